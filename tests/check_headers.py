@@ -20,21 +20,21 @@ FLAGS = ["-fsyntax-only", "-Wall", "-Wextra", "-Werror", "-D_GNU_SOURCE", '-DTSR
 
 
 def needs_cuda(header):
-    """Returns True if it includes CUDA's own, or another header that does."""
+    """Returns True if the file includes a header of CUDA, directly or through another header."""
     text = (ROOT / header).read_text()
     return f"#include <{CUDA}>" in text or any(needs_cuda(name) for name in re.findall(r'^#include "(.*\.h)"', text, re.M) if (ROOT / name).is_file())
 
 
 def headers(has_cuda):
-    """Every header but those that are no interface: bodies, which a source includes once for each form that it builds, and
-    what only the sources of one instruction set include, built for that set."""
+    """Returns every header that is an interface. Excluded are bodies, which a source includes once per form, and headers
+    that only the sources of one instruction set include."""
     return sorted(path.relative_to(ROOT) for folder in FOLDERS for path in (ROOT / folder).rglob("*.h")
                   if not path.name.endswith("_body.h") and path.parent.name not in ("x86", "arm")
                   and (has_cuda or not needs_cuda(path)))
 
 
 def compilers():
-    """{language: command}: those that Meson would take."""
+    """Returns {language: command} of the compilers that Meson would use."""
     found = {}
     for language, variable, names in (("c", "CC", ("cc", "gcc", "clang")), ("c++", "CXX", ("c++", "g++", "clang++"))):
         name = os.environ.get(variable) or next((name for name in names if shutil.which(name)), None)
@@ -44,7 +44,7 @@ def compilers():
 
 
 def compile_alone(command, language, header):
-    """None, or what the compiler said of it."""
+    """Returns None, or the compiler's messages."""
     standard = "-std=gnu11" if language == "c" else "-std=c++17"
     done = subprocess.run([*command, standard, *FLAGS, "-x", language, "-"], input=f'#include "{header}"\n', text=True,
                           capture_output=True)

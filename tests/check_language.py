@@ -32,13 +32,13 @@ GENERATED = {"docs/families.md"}
 
 
 def c_comments(text):
-    """(line, text) of each comment of a C or CUDA source; strings do not hide any here."""
+    """Yields (line, text) of each comment of a C or CUDA source. No string in the tree contains a comment mark."""
     for found in re.finditer(r"/\*.*?\*/|//[^\n]*", text, re.S):
         yield text.count("\n", 0, found.start()) + 1, re.sub(r"\s*\n\s*\*?\s*", " ", found[0].strip("/* \n"))
 
 
 def python_comments(path):
-    """(line, text) of comments and of strings that stand alone."""
+    """Yields (line, text) of comments and of docstrings."""
     with open(path, "rb") as file:
         before = None
         for token in tokenize.tokenize(file.readline):
@@ -50,7 +50,8 @@ def python_comments(path):
 
 
 def hash_comments(text):
-    """(line, text) of comments of a shell, Meson or make file: a # at the beginning of a line or after a space."""
+    """Yields (line, text) of comments of a shell script, Meson file or makefile: a # at the beginning of a line or after a
+    space."""
     for number, line in enumerate(text.splitlines(), 1):
         found = re.search(r"(?:^|\s)# (.*)", line)
         if found:
@@ -65,7 +66,7 @@ def comments(path):
 
 
 def build_files():
-    """Files of the build, packages and continuous integration, and all shell scripts."""
+    """Returns the files of the build, of packages and of continuous integration, and all shell scripts."""
     found = [path for pattern in ("meson.build", "meson_options.txt", "*.sh", "*.ini") for path in ROOT.rglob(pattern)]
     found += [ROOT / name for name in ("dev", "Dockerfile", ".ci/run", "debian/rules")]
     return sorted(path.relative_to(ROOT) for path in found if path.is_file() and not path.relative_to(ROOT).parts[0].startswith((".venv", "build")))
@@ -76,7 +77,7 @@ def pages():
 
 
 def subjects():
-    """Subjects of the commits after FIRST_JUDGED; none where there is no such history."""
+    """Returns the subjects of the commits after FIRST_JUDGED; none if the history is missing."""
     done = subprocess.run(["git", "log", "--no-merges", "--format=%s", f"{FIRST_JUDGED}..HEAD"], cwd=ROOT, capture_output=True, text=True)
     return done.stdout.splitlines() if done.returncode == 0 else []
 

@@ -22,7 +22,8 @@ KERNELS = ("kernels/",)
 
 
 def sources():
-    """Tracked and untracked code, and whatever else is named in DATA; without git, or outside of a repository, what is there."""
+    """Returns tracked and untracked code, and the files of DATA. Without git, or outside of a repository, it returns the
+    files that exist."""
     listed = shutil.which("git") and subprocess.run(["git", "ls-files", "--cached", "--others", "--exclude-standard"], cwd=ROOT,
                                                     capture_output=True, text=True)
     names = listed.stdout.splitlines() if listed and listed.returncode == 0 else [
@@ -32,8 +33,8 @@ def sources():
 
 
 def functions(lines):
-    """(name, first line, number of lines) of each function of a C source: from the line with its type to the brace that closes
-    it, both braces alone at column 0."""
+    """Yields (name, first line, number of lines) of each function of a C source, from the line with its type to the closing
+    brace. Both braces are alone in column 0."""
     opened = None
     for at, line in enumerate(lines):
         if line == "{":

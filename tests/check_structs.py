@@ -27,7 +27,7 @@ STRUCTS = [
 
 
 def places_in_c(rows):
-    """(place, size) of each member, then the struct's size, row by row, as the compiler has them."""
+    """Returns (place, size) of each member and then the struct's size, row by row, as the compiler computes them."""
     lines = []
     for header, struct, members in rows:
         lines += [f'printf("%zu %zu\\n", offsetof({struct}, {name}), sizeof(({struct} *)0)->{name});' for name in members]

@@ -32,7 +32,7 @@ DECLARED = re.compile(r"^(?!static|typedef|#|\s)[\w\s*]*?\b(tsr_\w+)\([^;{]*\)[\
 
 
 def strongly_connected(graph):
-    """Tarjan's algorithm: the sets of files that call each other, of two files and more."""
+    """Returns the sets of at least two files that call each other, by Tarjan's algorithm."""
     index, low, stack, found = {}, {}, [], []
 
     def visit(a):
@@ -58,7 +58,7 @@ def strongly_connected(graph):
 
 
 def call_cycles(texts):
-    """A file calls another one when it uses a function that only the other one defines."""
+    """Returns the cycles of calls. A file calls another one if it uses a function that only the other one defines."""
     defined, words = {}, {}
     for path, text in texts.items():
         if path.suffix in (".c", ".cu"):
@@ -73,7 +73,7 @@ def call_cycles(texts):
 
 
 def double_names(texts):
-    """Types that two headers define, and identifiers that are a type here and a function there."""
+    """Returns types that two headers define, and identifiers that are a type in one file and a function in another."""
     types, calls = collections.defaultdict(set), collections.defaultdict(set)
     for path, text in texts.items():
         if path.suffix == ".h":
@@ -86,7 +86,7 @@ def double_names(texts):
 
 
 def double_bases(paths):
-    """kernels/cpu and kernels/cuda may share a name: the operation."""
+    """Returns base names that occur twice. kernels/cpu and kernels/cuda may share the name of an operation."""
     places = collections.defaultdict(set)
     for path in paths:
         places[path.stem].add("kernels" if path.parts[0] == "kernels" else str(path.parent))
@@ -103,20 +103,21 @@ def scheme_enumerations(texts):
 
 
 def variables(texts):
-    """Returns the variables at file scope in cli/ that are not constant. A terminal, its output and an interrupt need one each."""
+    """Returns the variables at file scope in cli/ that are not constant. A terminal, its output and an interrupt each need
+    one."""
     return [f"{path}: {name}" for path, text in texts.items() if path.parts[0] == "cli"
             for name in re.findall(r"^(?:static )?(?!const|typedef|extern|return|#)[a-z_]\w*(?: \**\w+)*? \**(\w+)(?:\[[^\]\n]*\])*(?: = [^;]*)?;", text, re.M)
             if not re.search(rf"\bconst {name}\b|\bconst \w+ {name}\b", text)]
 
 
 def count_lines(folders):
-    """Returns the lines of all files of the folders that git knows, or that are there, without data."""
+    """Returns the lines of all files of the folders, without data. The files are those of git, or those that exist."""
     return sum(path.read_text(errors="replace").count("\n") for folder in folders for path in (ROOT / folder).rglob("*")
                if path.suffix in LINES_OF and "corpus" not in path.parts)
 
 
 def blind_spots():
-    """Faults that this check is shown: it has to see each."""
+    """Yields the planted faults that this check does not find."""
     planted = {pathlib.Path("a.c"): "void tsr_a(void)\n{\n    tsr_b();\n}\n", pathlib.Path("b.c"): "void tsr_b(void)\n{\n    tsr_a();\n}\n",
                pathlib.Path("a.h"): "typedef struct tsr_x {\n    int a;\n} tsr_x;\nvoid tsr_y(int a);\n",
                pathlib.Path("x/a.h"): "typedef struct tsr_x {\n    int b;\n} tsr_x;\ntypedef enum tsr_y { A } tsr_y;\n"}

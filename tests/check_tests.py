@@ -17,7 +17,7 @@ HEADING = "## Tests of each source"
 
 
 def rows(text):
-    """(patterns of sources, patterns of tests) of each row of the table below HEADING."""
+    """Returns (patterns of sources, patterns of tests) of each row of the table below HEADING."""
     for line in text[text.index(HEADING):].splitlines():
         cells = line.strip("|").split("|") if line.startswith("| `") else []
         if len(cells) == 2:

@@ -23,7 +23,7 @@ COMMANDS = {"quantize": "quantize SRC -o DST --json JSON", "weights": "verify DS
 
 
 def page(tessera, folder, name, *arguments):
-    """A page, made by the tool; what it says where it cannot."""
+    """Makes a page with the tool. Prints the error on failure."""
     path = folder / f"{name}.html"
     code, _, err = harness.run(tessera, ["report", *arguments, "--html", path, "--quiet"])
     if code not in (0, 1):
@@ -32,7 +32,7 @@ def page(tessera, folder, name, *arguments):
 
 
 def small_model(tessera, maker, folder):
-    """The page of a whole run over a small model: quantized, verified in every way."""
+    """Makes the page of a complete run for a small model: quantized and verified in every way."""
     source, output = folder / "deepseek-v3-small", folder / "deepseek-v3-small-fp8"
     harness.make_checkpoint(maker, "deepseek-v3", source)
     made = []
@@ -45,7 +45,7 @@ def small_model(tessera, maker, folder):
 
 
 def made_up(tessera, folder):
-    """The pages of a large report that was never run: one with an outlier, and one against an earlier result."""
+    """Makes the pages of a generated large report: one with an outlier, and one with a baseline."""
     import results  # NumPy, which only these figures take
     rows = results.deepseek(61, 32)
     worse = [dict(row) for row in rows]
@@ -59,7 +59,7 @@ def made_up(tessera, folder):
 
 
 def shoot(chromium, small, large, worse, place):
-    """Each picture, by its name."""
+    """Takes each screenshot."""
     chromium.open(small, 1280, 1000)
     yield "report-light.png", chromium.screenshot()
     yield "report.pdf", chromium.pdf()

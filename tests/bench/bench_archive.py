@@ -46,7 +46,7 @@ def timed(action, out):
 
 
 def race(actions, out):
-    """Medians of {name: action(out)}, in turns; `out` holds the last one's in the end."""
+    """Returns the medians of {name: action(out)}, run in turns. At the end `out` has the output of the last action."""
     seconds = {name: [] for name in actions}
     for _ in range(TURNS):
         for name, action in actions.items():
@@ -56,7 +56,7 @@ def race(actions, out):
 
 
 def zstd(source, *options):
-    """zstd on every file of `source`, into a directory; durable at the end, as Tessera's output is."""
+    """Compresses every file of `source` with zstd into a directory, and syncs it as Tessera syncs its output."""
     def action(out):
         out.mkdir()
         run("zstd", "-q", "-T0", *options, "--output-dir-flat", out, *shards(source))

@@ -46,7 +46,7 @@ def size_of(folder):
 
 
 def sync_files(folder):
-    """Makes what was written durable: an fsync of each file, and of the folders."""
+    """Syncs each file and folder that was written."""
     for path in [*files_below(folder), *(p for p in Path(folder).rglob("*") if p.is_dir()), Path(folder)]:
         fd = os.open(path, os.O_RDONLY)
         os.fsync(fd)
@@ -54,7 +54,7 @@ def sync_files(folder):
 
 
 def cached_bytes(path):
-    """How many bytes of a file the page cache holds."""
+    """Returns the number of bytes of a file in the page cache."""
     size, page = path.stat().st_size, mmap.PAGESIZE
     if size == 0:
         return 0
@@ -70,7 +70,7 @@ def cached_bytes(path):
 
 
 def make_cold(folder):
-    """Drops a folder's files from the page cache. Returns the share that stays there."""
+    """Drops a folder's files from the page cache. Returns the share of bytes that stays in it."""
     os.sync()
     for path in files_below(folder):
         with path.open("rb") as file:
@@ -81,8 +81,8 @@ def make_cold(folder):
 # ---- the machine ----
 
 def first_touch():
-    """Seconds for a GB of memory that this process has not had before. Above about 0.2, the host has to find it first, and whatever
-    needs new pages, be it of the page cache, waits for that."""
+    """Returns the seconds per GB of memory that this process touches for the first time. Above about 0.2 the host must find
+    the memory first. Then everything that needs new pages waits, the page cache included."""
     size = 1 << 28
     began = time.perf_counter()
     mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | mmap.MAP_POPULATE).close()
@@ -90,7 +90,7 @@ def first_touch():
 
 
 def copy_cpu(threads):
-    """CPU seconds of one of so many threads that copy memory at once, for the same bytes each."""
+    """Returns the CPU seconds of one of so many threads that copy the same number of bytes at the same time."""
     size, spent, ready = 32 << 20, [], threading.Barrier(threads)
     libc = ctypes.CDLL(None)
 
@@ -111,7 +111,7 @@ def copy_cpu(threads):
 
 
 def sibling_ratio():
-    """How much more CPU time two threads take for what each does than one alone, by memcpy: up to 2 for siblings of a core."""
+    """Returns the ratio of CPU times of a memcpy in two parallel threads and in one: up to 2 for hyperthreads of a core."""
     turns = [(copy_cpu(1), copy_cpu(2)) for _ in range(9)]
     return max(1.0, min(two for _, two in turns) / min(one for one, _ in turns))
 
@@ -119,7 +119,7 @@ def sibling_ratio():
 # ---- one turn of each ----
 
 def run(command):
-    """(wall seconds, CPU seconds) of a command and its children."""
+    """Returns (wall seconds, CPU seconds) of a command and its children."""
     began = time.perf_counter()
     process = subprocess.Popen([str(word) for word in command], stdout=subprocess.DEVNULL)
     _, status, usage = os.wait4(process.pid, 0)
@@ -130,7 +130,7 @@ def run(command):
 
 
 class Job:
-    """tessera, with so many threads and one way of I/O."""
+    """Runs tessera with a number of threads and one method of I/O."""
 
     def __init__(self, command, source, threads, io):
         self.command = [*command, "--threads", threads, "--io", io]
@@ -144,7 +144,7 @@ class Job:
 
 
 class Copy:
-    """cp of a folder, and an fsync of each file."""
+    """Runs cp of a folder, and syncs each file."""
 
     name = "cp and fsync"
 
@@ -160,8 +160,8 @@ class Copy:
 
 
 class Fio:
-    """fio, which reads the source and writes as many bytes as the job's output has, at once, past the page cache where that can be
-    done, and syncs what it wrote."""
+    """Runs fio, which reads the source and writes as many bytes as the job's output has at the same time. It bypasses the
+    page cache if possible, and syncs the output."""
 
     def __init__(self, source, written):
         self.source, self.written = source, written
@@ -169,7 +169,7 @@ class Fio:
         self.name = "fio, psync, buffered"
 
     def find_way(self, scratch):
-        """The first of these that works on this file system and kernel."""
+        """Returns the first of these methods of I/O that works with this file system and kernel."""
         self.block = BLOCK
         for self.engine, self.direct in ("io_uring", 1), ("libaio", 1), ("psync", 1), ("psync", 0):
             if subprocess.run(self.words(scratch, [scratch / "tried"], 1 << 22), capture_output=True).returncode == 0:
@@ -203,7 +203,7 @@ class Fio:
 # ---- all turns ----
 
 def take_turns(racers, scratch):
-    """The turns of each; who begins changes."""
+    """Runs the competitors in turns with a changing order. Returns the times of each."""
     turns = {racer.name: [] for racer in racers}
     for number in range(TURNS):
         for racer in racers[number % len(racers):] + racers[:number % len(racers)]:
@@ -217,7 +217,7 @@ def median(turns, what):
 
 
 def held_cpu(job, turns, gigabytes, limit, siblings):
-    """Prints a job's CPU time beside its limit; siblings: how many times as much two threads may take."""
+    """Prints a job's CPU time and its limit. `siblings` is the ratio of sibling_ratio."""
     most = limit * (siblings if job.threads > 1 else 1)
     took = median(turns, "cpu") / gigabytes
     print(f"{job.name}: {took:.2f} s of CPU time a GB (at most {most:.2f}){'' if took <= most else '  MISSED'}")
@@ -225,7 +225,7 @@ def held_cpu(job, turns, gigabytes, limit, siblings):
 
 
 def race(jobs, rivals, others, gigabytes, cpu_limit, scratch):
-    """Prints every racer and every ratio. Returns whether all limits hold."""
+    """Prints all times and ratios. Returns true if all limits are met."""
     racers, good, siblings = [*jobs, *rivals.values(), *others], True, sibling_ratio()
     print(f"memcpy: two threads take {siblings:.2f} times one's CPU time for the same bytes each; memory at first touch: {first_touch():.2f} s a GB")
     turns = take_turns(racers, scratch)
@@ -249,7 +249,7 @@ def race(jobs, rivals, others, gigabytes, cpu_limit, scratch):
 # ---- the jobs ----
 
 def numpy_rate():
-    """Bytes of BF16 a second by the formula in NumPy, one [4096, 4096] weight."""
+    """Returns the bytes of BF16 per second of the formula in NumPy, for one weight [4096, 4096]."""
     import ml_dtypes
     import numpy as np
     rows = cols = 4096
@@ -263,7 +263,8 @@ def numpy_rate():
 
 
 def bench(args, command, source, copied):
-    """Races a job whose output is like the folder `made`; `copied`: what cp copies, source or output."""
+    """Compares a job whose output is like the folder `made` with its peers. `copied` is the folder that cp copies: source or
+    output."""
     scratch, made = args.dir / "scratch", args.dir / "made"
     run([*command, "-o", made])
     written, gigabytes = size_of(made), size_of(source if copied == "source" else made) / 1e9

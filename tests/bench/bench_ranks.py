@@ -20,7 +20,7 @@ ENVIRONMENT = dict(os.environ, OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROO
 
 
 def taken(commands):
-    """Seconds of wall time and of CPU that these take, all at a time."""
+    """Returns the wall and CPU seconds of these processes, which run at the same time."""
     before, began = resource.getrusage(resource.RUSAGE_CHILDREN), time.monotonic()
     processes = [subprocess.Popen(list(map(str, command)), env=ENVIRONMENT, stdout=subprocess.DEVNULL) for command in commands]
     codes = [process.wait() for process in processes]

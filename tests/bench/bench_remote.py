@@ -19,7 +19,7 @@ import remote_servers
 
 
 def taken(command, where):
-    """Seconds of wall time and of CPU."""
+    """Returns the wall and CPU seconds."""
     began = time.monotonic()
     process = subprocess.Popen(command, cwd=where, env=dict(os.environ, no_proxy="*"))
     _, status, usage = os.wait4(process.pid, 0)

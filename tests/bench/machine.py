@@ -13,7 +13,7 @@ TURNS, BYTES = 60, 64 << 20
 
 
 def field(path, name):
-    """The first value of `name : value` in a file of /proc; empty where there is none."""
+    """Returns the first value of `name : value` in a file of /proc; an empty string without one."""
     with open(path) as file:
         for line in file:
             key, _, value = line.partition(":")
@@ -30,7 +30,7 @@ def processor():
 
 
 def disk(folder):
-    """Device and file system that a folder lies on."""
+    """Returns the device and file system of a folder."""
     wanted, found = os.stat(folder).st_dev, ("?", "?")
     with open("/proc/self/mounts") as file:
         for line in file:
@@ -44,7 +44,7 @@ def disk(folder):
 
 
 def memcpy_turns():
-    """GB/s read and written of each turn, sorted."""
+    """Returns the GB/s read and written in each turn, sorted."""
     source, target = memoryview(bytearray(os.urandom(1 << 20) * (BYTES >> 20))), memoryview(bytearray(BYTES))
     rates = []
     for _ in range(TURNS):

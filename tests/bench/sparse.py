@@ -22,7 +22,7 @@ DRY_RUNS = ["quantize SRC", "quantize SRC --shard 0/64", "quantize SRC --scheme 
 
 
 def measure(tool, words):
-    """Runs the tool: (wall seconds, CPU seconds, peak bytes, the last lines that it printed)."""
+    """Runs the tool. Returns (wall seconds, CPU seconds, peak bytes, the last lines of its output)."""
     with tempfile.TemporaryFile("w+") as told:
         began = time.perf_counter()
         process = subprocess.Popen([tool, *map(str, words)], stdout=told)

@@ -24,7 +24,7 @@ def pytest_addoption(parser):
 
 
 def pytest_configure(config):
-    """Most of a run's time is its start: 11 ms under sanitizers, 2.5 forked."""
+    """Forks the tool for each run, because its start takes most of the time: 11 ms with sanitizers, 2.5 forked."""
     config.addinivalue_line("markers", "in_turn(together=False): runs with one of the binaries, with another one in another turn; "
                                        "together: as all tests of the module do, which share costly fixtures")
     config.addinivalue_line("markers", "last_tool: runs with the last of the binaries only, because it tests what they all write")
@@ -39,15 +39,15 @@ def binaries(config):
 
 
 def pytest_generate_tests(metafunc):
-    """With several binaries, each runs every test: all tests with the first, then all with the next. So one process
-    loads Python's modules, and makes the sources and the values to compare with, once for all of them."""
+    """Runs each test with all binaries: all tests with the first, then all with the next. So one process loads Python's
+    modules, and computes sources and expected values, once for all binaries."""
     found = binaries(metafunc.config)
     if len(found) > 1 and "tessera" in metafunc.fixturenames:
         metafunc.parametrize("tessera", found, ids=[Path(path).parent.parent.name for path in found], scope="session", indirect=True)
 
 
 def pytest_collection_modifyitems(config, items):
-    """Runs each case of a test with parameters, and each test marked in_turn, with one of the binaries. The next one takes the next."""
+    """Runs each case of a test with parameters, and each test marked in_turn, with one of the binaries in turn."""
     found = binaries(config)
     if turns.whole() or len(found) < 2:
         return
@@ -81,7 +81,7 @@ def tessera(request):
 
 
 def maker_of(config):
-    """make_checkpoint, by default where the build puts it: cli/tessera -> tests/make/make_checkpoint."""
+    """Returns the path of make_checkpoint. The default is its place in the build: cli/tessera -> tests/make/make_checkpoint."""
     path = config.getoption("--make")
     return os.path.abspath(path) if path else str(Path(first_binary(config)).parent.parent / "tests/make/make_checkpoint")
 
@@ -93,7 +93,8 @@ def maker(request):
 
 @pytest.fixture(scope="session")
 def checkpoint(maker, tmp_path_factory):
-    """checkpoint(kind) -> a directory with a made-up checkpoint, which no test changes; the same one for the whole session."""
+    """Returns checkpoint(kind) -> a directory with a generated checkpoint, the same one for the whole session. Tests do not
+    change it."""
     made = {}
 
     def get(kind):
@@ -112,7 +113,7 @@ def made(tessera, checkpoint, tmp_path_factory):
 
 
 def runs_of(command):
-    """A fixture: command(src, *options) -> DST of a run that has to succeed, another one each time."""
+    """Returns a fixture: command(src, *options) -> DST of a successful run, a new one for each call."""
 
     @pytest.fixture
     def fixture(tessera, tmp_path):
@@ -135,7 +136,8 @@ convert = runs_of("convert")
 
 @pytest.fixture
 def refuse(tessera, tmp_path):
-    """refuse(src, code, *words): the plan is refused with this exit code and all these words, and writes nothing."""
+    """Returns refuse(src, code, *words): the plan is rejected with this exit code and all these words, and nothing is
+    written."""
 
     def run(src, code, *words, options=("--to", "bf16")):
         got, _, err = harness.run(tessera, ["convert", src, "-o", tmp_path / "refused", *options])
@@ -149,7 +151,7 @@ def refuse(tessera, tmp_path):
 
 @pytest.fixture
 def inspect(tessera, tmp_path):
-    """inspect(path, *options) -> (exit code, the JSON); nothing on stderr."""
+    """Returns inspect(path, *options) -> (exit code, the JSON). Checks that stderr is empty."""
 
     def run(path, *options):
         result = tmp_path / "inspect.json"
@@ -162,7 +164,7 @@ def inspect(tessera, tmp_path):
 
 @pytest.fixture
 def text(tessera):
-    """text(path, *options) -> stdout, whatever was found."""
+    """Returns text(path, *options) -> stdout, for any exit code."""
 
     def run(path, *options):
         code, out, err = harness.run(tessera, ["inspect", path, *options])
@@ -174,7 +176,7 @@ def text(tessera):
 
 @pytest.fixture
 def verify(tessera, tmp_path):
-    """verify(check, dst, *options) -> (exit code, the JSON result)."""
+    """Returns verify(check, dst, *options) -> (exit code, the JSON result)."""
 
     def run(check, dst, *options):
         junit = tmp_path / "junit.xml"
@@ -194,7 +196,7 @@ def verify(tessera, tmp_path):
 
 @pytest.hookimpl(trylast=True)
 def pytest_sessionfinish(session, exitstatus):
-    """Tests that were all skipped have shown nothing: 77, as every check that is skipped, and the reason last."""
+    """Exits with 77 if all tests were skipped, as every skipped check does, and prints the reason last."""
     reporter = session.config.pluginmanager.get_plugin("terminalreporter")
     stats = reporter.stats if reporter else {}
     if exitstatus == 0 and stats.get("skipped") and not stats.get("passed"):
@@ -212,7 +214,7 @@ def pytest_unconfigure(config):
 
 @pytest.fixture
 def openblas(monkeypatch):
-    """Skips a test of products in FP32 where the library cannot be loaded. Its own libraries keep memory in globals."""
+    """Skips a test of FP32 products if OpenBLAS cannot be loaded. Its libraries keep memory in globals."""
     monkeypatch.setenv("LSAN_OPTIONS", "use_globals=1")
     try:
         ctypes.CDLL("libopenblas.so.0")

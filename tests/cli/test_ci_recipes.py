@@ -39,7 +39,7 @@ TOOL = """#!/bin/sh
 
 @pytest.fixture(scope="session")
 def sound(tessera, checkpoint, tmp_path_factory):
-    """The source, and what was accepted before."""
+    """Makes the source and the accepted baseline."""
     accepted = tmp_path_factory.mktemp("accepted") / "out"
     harness.succeed(tessera, ["quantize", checkpoint("llama"), "-o", accepted, "--quiet"])
     code, _, err = harness.run(tessera, ["report", accepted, "--html", "-", "--quiet"])
@@ -50,7 +50,7 @@ def sound(tessera, checkpoint, tmp_path_factory):
 
 @pytest.fixture
 def workspace(sound, tessera, tmp_path, monkeypatch):
-    """workspace(product) -> (recipe, folder, environment): a clean checkout, and storage with the model of the recipe's name."""
+    """Returns workspace(product) -> (recipe, folder, environment): a clean checkout, and storage with the recipe's model."""
     source, accepted = sound
 
     def make(product):
@@ -83,7 +83,8 @@ def workspace(sound, tessera, tmp_path, monkeypatch):
 
 
 def plant_halfway(env):
-    """A hundredth of the values of one tensor lies halfway between two codes: sound arithmetic, and less accurate than the baseline."""
+    """Moves a hundredth of the values of one tensor halfway between two codes: correct arithmetic with a lower accuracy than
+    the baseline."""
     path = pathlib.Path(env["MODEL"]) / "model.safetensors"
     tensors = {name: np.array(array) for name, array in checkpoints.read(path).items()}
     for row in range(0, tensors[BAD].shape[0], 128):
@@ -95,19 +96,20 @@ def plant_halfway(env):
 
 
 def plant_damage(env, accepted):
-    """A code of one tensor that changes once it has been written."""
+    """Changes a code of one tensor after it was written."""
     start, entries, _ = harness.read_header(accepted / "model.safetensors")
     env["PLANT"] = f"model.safetensors:{start + entries[BAD]['data_offsets'][0] + 11}"
 
 
 def plant_cut(env):
-    """A source that was not fetched to its end."""
+    """Truncates a source."""
     path = pathlib.Path(env["MODEL"]) / "model.safetensors"
     path.write_bytes(path.read_bytes()[:2000])
 
 
 def judge(folder, verdict, names, posts):
-    """All that CI shows is there: valid JUnit, the page, a comment with room for it; each says the verdict, one of them the tensor."""
+    """Checks all files that CI shows: valid JUnit, the page, a comment below the size limit. Each has the verdict, and one
+    of them the tensor."""
     told = ""
     for path in sorted((folder / "results").glob("*.xml")):
         if shutil.which("xmllint"):
@@ -128,7 +130,7 @@ def judge(folder, verdict, names, posts):
 
 @pytest.mark.parametrize("product", recipes.READERS)
 def test_a_recipe(product, workspace, sound, tmp_path):
-    """Four runs of the pipeline: the step that fails ends in the code that it should, and what CI shows is there and says so."""
+    """Runs the pipeline four times. The failing step has the expected exit code, and CI's files show the failure."""
     plants = {"sound": (None, None, "PASS", ""), "worse": (plant_halfway, "gate", "FAIL", BAD),
               "damage": (lambda env: plant_damage(env, sound[1]), "verify", "FAIL", BAD),
               "cut": (plant_cut, "quantize", "FAIL", "model.safetensors")}
@@ -152,7 +154,7 @@ def test_a_recipe(product, workspace, sound, tmp_path):
 
 @pytest.mark.parametrize("product", recipes.READERS)
 def test_the_job_of_a_gpu_fails_without_one(product, workspace, sound):
-    """It ends in 5, and what it leaves says why."""
+    """The job exits with 5, and its files have the reason."""
     recipe, folder, env = workspace(product)
     shutil.copytree(sound[1], env["OUT"])
     ran, told = recipes.run(recipe["jobs"]["kernels"], folder, env)
@@ -164,7 +166,7 @@ def test_the_job_of_a_gpu_fails_without_one(product, workspace, sound):
 
 @pytest.mark.parametrize("product", recipes.READERS)
 def test_results_are_kept_whatever_failed(product):
-    """Each job hands its results on behind a failure, and reports all of them."""
+    """Each job stores its results after a failure, and the last one reports all of them."""
     recipe = recipes.read(PAGE, product)
     assert set(recipe["kept"]) == set(recipe["jobs"]) == {"quantize", "kernels"}
     for job, kept in recipe["kept"].items():
@@ -176,6 +178,6 @@ def test_results_are_kept_whatever_failed(product):
 
 
 def test_every_exit_code_has_its_answer():
-    """The codes of docs/exit-codes.md, but for that of a reader that left, which the text speaks of."""
+    """The page has all codes of docs/exit-codes.md except that of a closed stdout, which its text describes."""
     codes = [set(re.findall(r"^\| (\d+) \|", text, re.M)) for text in (PAGE, (ROOT / "docs/exit-codes.md").read_text())]
     assert codes[0] == codes[1] - {"141"} and "141" in PAGE

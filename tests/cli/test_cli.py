@@ -20,7 +20,7 @@ CHECKS = ["gemm", "epilogue", "dequant", "mla", "forward", "all"]
 
 @pytest.fixture
 def run(tessera):
-    """run(*words) -> (exit code, stdout, stderr)"""
+    """Returns run(*words) -> (exit code, stdout, stderr)."""
     return lambda *words: harness.run(tessera, words)
 
 
@@ -57,7 +57,7 @@ def test_nothing_typed_prints_how_to_start(run):
 
 
 def test_one_is_no_plural(run, tmp_path):
-    """A count may be one: a tensor, a file, a thread, a digest, a result."""
+    """A count of one has the singular: a tensor, a file, a thread, a digest, a result."""
     src = save(tmp_path / "src", {"model.layers.0.mlp.down_proj.weight": np.ones((128, 128), BF16)}, {"model_type": "llama"})
     dst, shard, told = tmp_path / "dst", tmp_path / "shard", tmp_path / "told.json"
     make = ["quantize", src, "-o", dst, "--threads", "1", "--link", "hard"]
@@ -80,7 +80,7 @@ def test_help_and_version(run):
 
 
 def test_the_version_as_json(run, tessera):
-    """The version is true: the commit is one of this repository, libraries are those that the binary needs."""
+    """The commit is one of this repository, and the libraries are those of the binary."""
     code, out, err = run("--version", "--json")
     said = json.loads(out)
     assert code == 0 and err == "" and said["version"] == run("--version")[1].split()[1]
@@ -99,7 +99,7 @@ def test_the_version_as_json(run, tessera):
 
 
 def test_tensors_for_completion(run, checkpoint, tmp_path):
-    """Numbers behind what was typed are *, so that a model of many layers has few lines; errors are reported as usual."""
+    """Numbers after the typed text become *, so a model with many layers has few lines. Errors are reported as usual."""
     src = checkpoint("deepseek-v3")
     names = {tensor for path in src.glob("*.safetensors") for tensor in harness.read_safetensors(path)[1] if tensor != "__metadata__"}
     code, out, _ = run("help", "--tensors", src)
@@ -163,7 +163,7 @@ def test_every_json_names_its_schema_and_version(run, checkpoint, quantize, tmp_
 
 
 def test_next_names_a_tensor_or_none(run, checkpoint, quantize):
-    """A key of the configuration is no tensor to diff."""
+    """A key of the configuration is not a tensor, so the next command is not diff of a tensor."""
     src = checkpoint("llama")
     dst = quantize(src)
     config = (dst / "config.json").read_text()
@@ -174,7 +174,7 @@ def test_next_names_a_tensor_or_none(run, checkpoint, quantize):
 
 
 def test_a_file_glob_that_fits_nothing_is_told(run, checkpoint, quantize, tmp_path):
-    """Once, by each command that takes it; one that fits is not."""
+    """Each command with this option prints one warning for a glob without a match, and none otherwise."""
     model = checkpoint("llama")
     fp8 = quantize(model)
     files, told = ("--ignore-file", "zzz*", "--ignore-file", "tok*"), "tessera: --ignore-file 'zzz*' matches no file\n"
@@ -206,7 +206,7 @@ def test_a_tensor_glob_that_fits_nothing_is_refused(run, checkpoint, quantize, t
 
 
 def test_a_set_of_characters_chooses_tensors(run, checkpoint, quantize, tmp_path):
-    """As Python's fnmatch has it, by each command."""
+    """Every command matches as Python's fnmatch does."""
     model, result = checkpoint("llama"), tmp_path / "result.json"
     fp8 = quantize(model)
     names = [name for name in json.loads(run("diff", model, fp8, "--json", "-")[1])["tensors"]]
@@ -221,7 +221,7 @@ def test_a_set_of_characters_chooses_tensors(run, checkpoint, quantize, tmp_path
 
 
 def test_help_fits_a_line(run):
-    """80 columns where stdout is no terminal, no line feed spelled out, and no word lost on the way."""
+    """The help has 80 columns if stdout is not a terminal, no escaped line feed, and all words."""
     for words in [()] + [(c,) for c in COMMANDS] + [("verify", c) for c in CHECKS]:
         code, out, _ = run("help", *words)
         lines = out.splitlines()
@@ -236,7 +236,7 @@ def test_help_fits_a_line(run):
 
 
 def test_a_configuration_may_be_laid_out_anew(run, checkpoint, quantize):
-    """Space between tokens is no difference; inside of strings it is."""
+    """Space between tokens is no difference. Space inside strings is."""
     src = checkpoint("llama")
     dst = quantize(src)
     config = json.loads((dst / "config.json").read_text())
@@ -248,7 +248,7 @@ def test_a_configuration_may_be_laid_out_anew(run, checkpoint, quantize):
 
 
 def test_junit_escapes_what_xml_reserves(run, checkpoint, quantize, tmp_path):
-    """Names with < > & and quotes, and an option of the user's, come back as they were."""
+    """Names with < > & and quotes, and an option with these characters, are read back unchanged."""
     name = "model.layers.0.mlp.<a & \"b\"> 'c'.weight"
     for folder, value in (("a", b"\x80\x3f"), ("b", b"\x00\x41")):
         (tmp_path / folder).mkdir()

@@ -56,7 +56,7 @@ NO_GPU = {"CUDA_VISIBLE_DEVICES": ""}
 
 @pytest.fixture
 def places(checkpoint, tmp_path):
-    """The meaning of the words in capitals."""
+    """Returns the paths of the words in capitals."""
     source, broken = checkpoint("llama"), tmp_path / "broken"
     broken.mkdir()
     (broken / "config.json").write_text((source / "config.json").read_text())
@@ -66,7 +66,7 @@ def places(checkpoint, tmp_path):
 
 
 def spell(places, command):
-    """The words of a command line, with its paths."""
+    """Returns the words of a command line, with its paths."""
     words = []
     for word in command.split():
         for name, path in places.items():
@@ -77,7 +77,7 @@ def spell(places, command):
 
 
 def check_json(text, code, message, **more):
-    """Holds an error to the schema that it names."""
+    """Checks an error against the schema that it names."""
     document = json.loads(text)
     schema = SCHEMAS[document["schema"].removeprefix("tessera-").removesuffix("/1") + ".schema.json"]
     jsonschema.Draft202012Validator(schema, registry=REGISTRY).validate(document)
@@ -86,7 +86,7 @@ def check_json(text, code, message, **more):
 
 
 def check_junit(text, message, name="the run"):
-    """Holds a file with one error to the schema of JUnit."""
+    """Checks a file with one error against the schema of JUnit."""
     if shutil.which("xmllint"):
         done = subprocess.run(["xmllint", "--noout", "--nonet", "--schema", ROOT / "tests/common/junit.xsd", "-"], input=text.encode(),
                               capture_output=True)
@@ -100,7 +100,7 @@ def check_junit(text, message, name="the run"):
 
 
 def said(err):
-    """The message of the last line on stderr."""
+    """Returns the message in the last line on stderr."""
     line = err.splitlines()[-1]
     assert line.startswith("tessera: ")
     return line.removeprefix("tessera: ")
@@ -156,7 +156,7 @@ def test_errors_on_stdout(places, tessera):
     "quantize SRC -o OUT --scheme int8-channel --activations NONE", "quantize SRC -o OUT --rules NONE",
     "verify forward SRC --against SRC --tokens NONE"])
 def test_a_file_that_is_not_there_is_bad_input(command, tessera, checkpoint, tmp_path):
-    """Whatever it would be read as."""
+    """A missing file has exit code 3 for every kind of file."""
     names = {"SRC": checkpoint("llama"), "OUT": tmp_path / "out", "NONE": tmp_path / "none"}
     code, _, err = harness.run(tessera, [names.get(word, word) for word in command.split()])
     assert code == 3 and f"{names['NONE']}: " in err and "No such file" in err and err.count("\n") == 1, err
@@ -182,7 +182,8 @@ def test_a_wrong_command_line_writes_nothing(command, places, tessera, tmp_path)
 
 
 def test_a_runner_with_a_broken_driver_does_not_pass_on_the_cpu(places, quantize, tessera, tmp_path, monkeypatch):
-    """Where auto passes on the CPU, what requires a GPU ends in an error: a driver that is no library, and no device at all."""
+    """With --device auto the check passes on the CPU. A command that requires a GPU fails with a driver that is not a
+    library, and without a device."""
     output, (result, junit) = quantize(places["SRC"]), (tmp_path / "result.json", tmp_path / "result.xml")
     (tmp_path / "driver").mkdir()
     (tmp_path / "driver/libcuda.so.1").write_text("no library\n")
@@ -200,7 +201,7 @@ def test_a_runner_with_a_broken_driver_does_not_pass_on_the_cpu(places, quantize
 
 
 def test_an_error_never_lands_in_a_source(places, tessera):
-    """Also not when it is not the command line that is wrong first."""
+    """A report inside a source is not written, even if another error occurs first."""
     path = places["BROKEN"] / "config.json"
     before = path.read_bytes()
     code, _, _ = harness.run(tessera, spell(places, "quantize BROKEN -o FILE/below --json BROKEN/config.json"))
@@ -208,7 +209,7 @@ def test_an_error_never_lands_in_a_source(places, tessera):
 
 
 def test_one_file_tells_that_the_other_cannot_be_written(places, tessera, tmp_path):
-    """A folder that is not there, and a device that is full: a result is written once, and stays whole."""
+    """The folder is missing, or the device is full. The other file is written once and is complete."""
     junit = tmp_path / "result.xml"
     code, _, err = harness.run(tessera, spell(places, "verify SRC --against SRC") + ["--json", tmp_path / "no/result.json", "--junit", junit])
     assert code == IO
@@ -229,7 +230,7 @@ def test_an_error_that_is_none_is_refused(broken, tessera, tmp_path):
 
 
 def test_swapped_sides_are_told(tessera, checkpoint, quantize):
-    """SRC is quantized and DST is not: as where both names have changed places. In the right order nothing is said."""
+    """SRC is quantized and DST is not, so the names are probably swapped. In the right order there is no message."""
     source = checkpoint("llama")
     output = quantize(source)
     code, out, _ = harness.run(tessera, ["verify", source, "--against", output])

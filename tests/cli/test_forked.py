@@ -12,7 +12,7 @@ SANITIZERS = 99  # the exit code of their findings
 
 @pytest.fixture
 def faulty(tessera, monkeypatch):
-    """A program of the same build that does what no program may (tests/common/faulty.c), and whether sanitizers watch it."""
+    """Returns a program of the same build that commits a fault (tests/common/faulty.c), and true if sanitizers check it."""
     monkeypatch.setenv("ASAN_OPTIONS", f"detect_leaks=1:exitcode={SANITIZERS}:handle_sigill=1")
     path = Path(tessera).parent.parent / "tests/common/faulty"
     if not path.exists():
@@ -22,7 +22,7 @@ def faulty(tessera, monkeypatch):
 
 @pytest.fixture
 def forked(tessera, faulty, maker, monkeypatch):
-    """forked(tool, words, **limits) -> what a forked run tells."""
+    """Returns forked(tool, words, **limits) -> the result of a forked run."""
     shared_object = Path(maker).parent.parent / "common/forked.so"
     if not shared_object.exists() or tessera not in harness._forking["tools"]:
         pytest.skip("runs of this tool are not forked: a script, or another machine's, or no build of these tests beside make_checkpoint")

@@ -35,7 +35,7 @@ def same(tensors):
 
 
 def reordered(tensors):
-    """Another group for each input; the values that decoding gives are not looked at."""
+    """Makes another group for each input. The decoded values are not compared."""
     n = next(n for n in tensors if n.endswith(".g_idx"))
     order = np.frombuffer(tensors[n][2], np.int32)[::-1].copy()
     return {**tensors, n: ("I32", tensors[n][1], order.tobytes())}

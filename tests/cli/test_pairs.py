@@ -23,21 +23,21 @@ REMEDIES = ("--merge", "--from deepseek-mp", "--from fastertransformer", "--from
 
 
 def kind_of(job):
-    """The kind of checkpoint and make_checkpoint's options: cuts need dimensions that ranks divide into whole blocks."""
+    """Returns the kind of checkpoint and options of make_checkpoint. Divisions need dimensions of whole blocks per rank."""
     if not job.kind.startswith("deepseek-v3"):
         return job.kind, {}
     return "deepseek-v3", {"scale": "small" if job.kind.endswith("-small") else "tiny"}
 
 
 def bytes_of(source):
-    """Bytes of all files below a folder; of an archive, those that it holds."""
+    """Returns the bytes of all files of a folder; for an archive those of its uncompressed files."""
     archives = list(pathlib.Path(source).rglob("*.zst"))
     held = [zstandard.ZstdDecompressor().stream_reader(path.open("rb"), read_across_frames=True).read() for path in archives]
     return harness.bytes_of(source) + sum(map(len, held)) - sum(path.stat().st_size for path in archives)
 
 
 def run_as_printed(tessera, line, directory):
-    """Runs a "next:" line in a shell whose `tessera` is the tool: (exit code, stdout, stderr)."""
+    """Runs a "next:" line in a shell whose `tessera` is the tool. Returns (exit code, stdout, stderr)."""
     tools = directory / "bin"
     tools.mkdir(exist_ok=True)
     if not (tools / "tessera").exists():

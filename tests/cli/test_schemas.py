@@ -27,7 +27,7 @@ MANIFESTS = {"tp": "convert SRC -o OUT --to tp --tp 2", "deepseek-mp": "convert 
 
 
 def strict(schema, part=False):
-    """The schema, such that members that it does not name are refused: users' tools take them, this test does not."""
+    """Returns the schema without additional members, which users' tools accept and this test does not."""
     if isinstance(schema, list):
         return [strict(item) for item in schema]
     if not isinstance(schema, dict):
@@ -39,14 +39,14 @@ def strict(schema, part=False):
 
 @pytest.fixture(scope="session")
 def validator():
-    """validator(name) -> a validator of docs/schemas/NAME.schema.json, made strict."""
+    """Returns validator(name) -> a strict validator of docs/schemas/NAME.schema.json."""
     registry = referencing.Registry().with_resources(
         (name, referencing.Resource.from_contents(strict(schema))) for name, schema in SCHEMAS.items())
     return lambda name: jsonschema.Draft202012Validator(strict(SCHEMAS[f"{name}.schema.json"]), registry=registry)
 
 
 def check(validator, path):
-    """Holds a file to the schema that it names; returns the document."""
+    """Checks a file against the schema that it names. Returns the document."""
     document = json.loads(path.read_text())
     name, version = re.fullmatch(r"tessera-([a-z-]+)/(\d+)", document["schema"]).groups()
     errors = [f"{error.json_path}: {error.message[:300]}" for error in validator(name).iter_errors(document)]
@@ -92,7 +92,7 @@ def test_reports_of_results(name, made, validator, tessera, tmp_path):
 
 
 def test_all_kinds_of_verify(made, validator, tessera, checkpoint, tmp_path):
-    """The result holds those of the kinds, each valid by its own schema; and its report, which names what does not apply."""
+    """The result contains those of the kinds, each valid by its own schema. Its report names kinds that do not apply."""
     dst, paths = made["gemm"][0].parent / "int8", (tmp_path / "all.json", tmp_path / "report.json")
     code, _, err = harness.run(tessera, ["verify", "all", dst, "--against", checkpoint("deepseek-v3"), "--device", "cpu", "--sample", "1",
                                          "--count", "4", "--exact", "--layer", "99", "--json", paths[0], "--quiet"])
@@ -158,7 +158,7 @@ def test_manifests(name, validator, checkpoint, quantize, tessera, tmp_path):
 
 @pytest.mark.parametrize("name", ["report", "verify", "gemm", "inspect", "quantize"])
 def test_the_schemas_refuse(name, made, validator):
-    """A document with a missing, additional or wrong member is refused: at the top, and in the last list."""
+    """A document with a missing, additional or wrong member is rejected, at the top and in the last list."""
     document = json.loads(made[name][0].read_text())
     of = document["schema"].split("-", 1)[1].split("/")[0]
     inner = next((key for key, value in document.items() if isinstance(value, list) and value and isinstance(value[0], dict)), None)

@@ -58,7 +58,8 @@ def test_the_lines_of_a_mixed_job(checkpoint, tessera, tmp_path):
 @pytest.mark.parametrize("scheme", ["fp8-block --dialect compressed-tensors", "fp8-channel", "int4-weight-only",
                                     "nvfp4-weight-only"])
 def test_plain_layers_are_listed_as_joined(scheme, checkpoint, tessera, tmp_path):
-    """SGLang's class of Llama asks compressed-tensors' list for qkv_proj, and would load memory of no meaning."""
+    """SGLang's class of Llama looks up qkv_proj in the list of compressed-tensors. Without it, it would use uninitialized
+    memory."""
     got, _ = serve(tessera, checkpoint("llama"), tmp_path / "dst", "--exclude", "*self_attn*", "--scheme", *scheme.split())
     ignored = json.loads((tmp_path / "dst" / "config.json").read_text())["quantization_config"]["ignore"]
     assert {f"model.layers.0.self_attn.{leaf}_proj" for leaf in ("q", "k", "v", "o", "qkv")} < set(ignored)
@@ -78,7 +79,7 @@ def test_the_commands(checkpoint, tessera, tmp_path):
 
 @pytest.mark.parametrize("model_type, drops", [("llama", True), ("mistral", True), ("phi3", True), ("qwen2", False)])
 def test_sglang_and_the_names_of_scales(model_type, drops, checkpoint, tessera, tmp_path):
-    """SGLang's Llama class loads no weight_scale_inv: the other dialect is recommended for it."""
+    """SGLang's Llama class does not load weight_scale_inv, so the other dialect is recommended."""
     src = tmp_path / "src"
     src.mkdir()
     for path in checkpoint("llama").iterdir():

@@ -14,7 +14,7 @@ SCALES = {"sglang": ("w_scale_k", "w_scale_v"), "vllm": ("W_UK_T_scale", "W_UV_s
 
 
 class Model:
-    """One layer of MLA, BF16 or block FP8."""
+    """Is one layer of MLA in BF16 or block FP8."""
 
     def __init__(self, path, heads=4, nope=128, v=128, rope=64, rank=256, q_rank=192, hidden=320, fp8=False, dtype=BF16):
         self.heads, self.nope, self.v, self.rope, self.rank = heads, nope, v, rope, rank
@@ -40,12 +40,12 @@ class Model:
                          kv_lora_rank=rank, q_lora_rank=q_rank)
 
     def heads_of(self, kv_b):
-        """[heads, nope, L], [heads, v, L]"""
+        """Returns [heads, nope, L] and [heads, v, L]."""
         split = kv_b.reshape(self.heads, self.nope + self.v, self.rank)
         return split[:, : self.nope], split[:, self.nope :]
 
     def parts(self, directory, consumer):
-        """The parts as [heads, nope, L] and [heads, v, L], as stored."""
+        """Returns the stored parts as [heads, nope, L] and [heads, v, L]."""
         k_name, k_first, v_name, v_first = CONSUMERS[consumer]
         tensors = load(directory)
         k, v = tensors[PREFIX + k_name], tensors[PREFIX + v_name]

@@ -19,7 +19,7 @@ PACKED = {(".weight", "U8"): 2, (".weight_packed", "U8"): 2, (".weight_packed", 
 
 
 def write(path, entries, **config):
-    """Writes an adapter of these tensors, {name: (dtype, shape, bytes)}. An option "absent" is left out. Returns the path."""
+    """Writes an adapter with these tensors, {name: (dtype, shape, bytes)}. An option "absent" is omitted. Returns the path."""
     path = pathlib.Path(path)
     path.mkdir(parents=True)
     harness.write_safetensors(path / "adapter_model.safetensors", entries, {"format": "pt"})
@@ -28,7 +28,7 @@ def write(path, entries, **config):
 
 
 def matrices(base):
-    """{module: (outputs, inputs)} of all matrices of a checkpoint."""
+    """Returns {module: (outputs, inputs)} of all matrices of a checkpoint."""
     found = {}
     for name, entry in harness.headers(base).items():
         module = name.rpartition(".")[0]

@@ -11,7 +11,7 @@ import harness
 
 
 def run_batch(tool, commands, place, cpu=60):
-    """Exit code and stderr of each command, as if it had been run by itself. What is needed lies in the folder `place`."""
+    """Runs the commands as a batch in the folder `place`. Returns exit code and stderr of each command."""
     listed, told = os.path.join(place, "jobs.jsonl"), os.path.join(place, "told.json")
     with open(listed, "w") as file:
         for number, words in enumerate(commands):

@@ -62,7 +62,7 @@ def tensor(stream):
 
 
 def read(directory):
-    """{name: tensor} of a checkpoint's folder."""
+    """Returns {name: tensor} of a checkpoint's folder."""
     with open(directory / NAME, "rb") as file:
         data = zstandard.ZstdDecompressor().stream_reader(file, read_across_frames=True).read()
     stream = Bytes(data)
@@ -74,5 +74,5 @@ def read(directory):
 
 
 def said(directory):
-    """The object `blocks` of the report beside it."""
+    """Returns the object `blocks` of the report in the same folder."""
     return json.loads((directory / "quantization_report.json").read_text())["blocks"]

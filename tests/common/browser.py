@@ -16,7 +16,7 @@ OPTIONS = ("--headless=new", "--remote-debugging-pipe", "--no-first-run", "--no-
 
 
 def find():
-    """The browser's path, or None. What Ubuntu has under that name installs a snap, and is none."""
+    """Returns the browser's path, or None. Ubuntu's package of this name installs a snap, which is not used."""
     for name in NAMES:
         path = shutil.which(name)
         if path and b"snap" not in open(path, "rb").read(4096):
@@ -25,7 +25,7 @@ def find():
 
 
 class Browser:
-    """One browser with one tab. `errors`: what it complained about since the last open(); `requests`: what it asked for."""
+    """Runs one browser with one tab. `errors` are its messages since the last open(), `requests` its requests."""
 
     def __init__(self, path):
         self.folder = tempfile.mkdtemp(prefix="tessera-browser-")
@@ -60,7 +60,7 @@ class Browser:
     # ---- the protocol ----
 
     def receive(self, seconds):
-        """The next message, or None."""
+        """Returns the next message, or None."""
         end = time.monotonic() + seconds
         while b"\0" not in self.buffer:
             left = end - time.monotonic()
@@ -104,7 +104,7 @@ class Browser:
     # ---- what tests do ----
 
     def open(self, path, width=1280, height=900, dark=False, scale=1, touch=False):
-        """Opens a file; returns once its scripts have run, with the seconds that took."""
+        """Opens a file, waits until its scripts have run, and returns the seconds."""
         self.errors.clear()
         self.requests.clear()
         self.call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=scale, mobile=touch)
@@ -118,7 +118,7 @@ class Browser:
         return time.monotonic() - started
 
     def js(self, expression):
-        """The value of an expression in the page, awaited."""
+        """Returns the awaited value of an expression in the page."""
         done = self.call("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)
         if "exceptionDetails" in done:
             raise RuntimeError(f"{expression}: {done['exceptionDetails']}")
@@ -131,11 +131,11 @@ class Browser:
                       **({"text": "\r"} if kind == "char" else {}))
 
     def settle(self):
-        """Waits until what was asked for is drawn."""
+        """Waits until all drawing has finished."""
         self.js("new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(() => done(1))))")
 
     def screenshot(self, whole=False):
-        """The page as a PNG: what is in sight, or all of it."""
+        """Returns a PNG of the visible part of the page, or of the whole page."""
         self.settle()
         return base64.b64decode(self.call("Page.captureScreenshot", format="png", captureBeyondViewport=whole)["data"])
 

@@ -29,18 +29,18 @@ def shards(directory):
 
 
 def read(path):
-    """{name: array} of one file, read by the safetensors package."""
+    """Returns {name: array} of one file, read by the safetensors package."""
     return {name: np.frombuffer(entry["data"], DTYPES[entry["dtype"]]).reshape(entry["shape"])
             for name, entry in safetensors.deserialize(Path(path).read_bytes())}
 
 
 def load(directory):
-    """{name: array} of all files of a directory."""
+    """Returns {name: array} of all files of a directory."""
     return {name: array for path in shards(directory) for name, array in read(path).items()}
 
 
 def split(tensors, suffix="_scale_inv"):
-    """(scales by weight name, everything else)"""
+    """Returns (scales by weight name, all other tensors)."""
     scales = {name.removesuffix(suffix): value for name, value in tensors.items() if name.endswith(suffix)}
     return scales, {name: value for name, value in tensors.items() if not name.endswith(suffix)}
 
@@ -57,18 +57,18 @@ def save(directory, tensors, config=None):
 
 
 def llama_config(hidden_size, layers=1, heads=1, **more):
-    """The keys of a Llama's config.json without which no loader builds the model."""
+    """Returns the keys of a Llama's config.json that all loaders require."""
     return {"architectures": ["LlamaForCausalLM"], "hidden_size": hidden_size, "num_hidden_layers": layers,
             "num_attention_heads": heads, "num_key_value_heads": heads, **more}
 
 
 def llama_ends(hidden_size):
-    """The tensors outside the layers without which no loader builds a Llama."""
+    """Returns the tensors outside the layers that all loaders require for a Llama."""
     return {"model.embed_tokens.weight": random_weight((64, hidden_size), 98).astype(BF16), "model.norm.weight": np.ones(hidden_size, BF16)}
 
 
 def make(directory, files, quantization=DEEPSEEK, **config):
-    """A directory of these files ({tensor: array} each), with an index when there are several."""
+    """Writes a directory with these files ({tensor: array} each), and an index if there are several."""
     directory.mkdir()
     for number, (name, tensors) in enumerate(files.items()):
         entries = {n: (NAMES[t.dtype], t.shape, t.tobytes()) for n, t in tensors.items()}
@@ -83,7 +83,7 @@ def make(directory, files, quantization=DEEPSEEK, **config):
 
 
 def write(directory, tensors, config=None):
-    """A directory of one file and, where none is given, an empty configuration."""
+    """Writes a directory with one file and, if none is given, an empty configuration."""
     directory.mkdir()
     harness.write_safetensors(directory / "model.safetensors",
                               {name: (NAMES[x.dtype], x.shape, x.tobytes()) for name, x in tensors.items()})

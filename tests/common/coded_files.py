@@ -7,7 +7,7 @@ import stored_oracle as stored
 
 
 def write(directory, *modules, plain=()):
-    """These modules and plain tensors, under the configuration of the first, if it has one."""
+    """Writes these modules and unquantized tensors, with the configuration of the first module if it has one."""
     directory.mkdir()
     entries = dict(plain)
     for m in modules:

@@ -28,7 +28,7 @@ def int4_config(group=32, symmetric=True):
 
 
 class Coded:
-    """A weight of one kind: what it was made from, and what is stored."""
+    """Is a weight of one kind, with its original and its stored tensors."""
 
     def __init__(self, kind, shape=(256, 512)):
         rng = np.random.default_rng(11)
@@ -59,7 +59,7 @@ class Coded:
         return made, NVFP4
 
     def integers(self, group, order):
-        """Codes, zeros and scales [out, groups], of columns whose groups are `order`."""
+        """Returns codes, zeros and scales [out, groups] of columns whose groups are `order`."""
         x, count = self.w.astype(np.float64), self.w.shape[1] // group
         low, high = (np.stack([end(x[:, order == g], 1) for g in range(count)], 1) for end in (lambda a, n: np.minimum(a.min(n), 0),
                                                                                            lambda a, n: np.maximum(a.max(n), 0)))
@@ -79,7 +79,7 @@ class Coded:
         return {MODULE + s: np.ascontiguousarray(t) for s, t in stored.gptq(*self.parts).items()}, GPTQ
 
     def change(self, suffix):
-        """The tensor of this suffix, to be written to."""
+        """Returns the tensor with this suffix, for writing."""
         name, = (n for n in self.tensors if n in (WEIGHT + suffix, MODULE + suffix))
         self.tensors[name] = self.tensors[name].copy()
         return self.tensors[name]

@@ -31,7 +31,7 @@ def feed_forward(name, width):
 
 
 def layer(number):
-    """Name: shape, of one layer; that behind the last is the module that predicts a second token."""
+    """Yields (name, shape) of one layer. The one after the last is the MTP module."""
     name = f"model.layers.{number}"
     shapes = {
         f"{name}.self_attn.q_a_proj.weight": (QUERY_LATENT, HIDDEN),
@@ -65,14 +65,14 @@ def all_shapes():
 
 
 def write_shard(path, shapes):
-    """A file of holes behind its header. Returns the bytes of its tensors."""
+    """Writes a file with a header and holes for data. Returns the bytes of its tensors."""
     tensors = harness.bf16_holes(shapes)
     tensors |= {name: ("F32", shape, 2 * size) for name, (_, shape, size) in tensors.items() if name.endswith("correction_bias")}
     return harness.write_safetensors(path, tensors)
 
 
 def cut(shapes):
-    """The shapes of each shard."""
+    """Returns the shapes of each shard."""
     shards, room = [], 0
     for name, shape in shapes.items():
         size = 2 * shape[0] * (shape[1] if len(shape) > 1 else 1)

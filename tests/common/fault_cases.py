@@ -68,7 +68,7 @@ TELLING = [
 
 
 def table_cases(options, work, table):
-    """The conversions, each with its source; a source is there until the next one is asked for."""
+    """Yields the conversions, each with its source, which exists until the next one is requested."""
     for job, source in jobs.with_sources(options, table, work / "source", lambda job: KINDS.get(job.kind, (job.kind, None)), SMALL):
         yield Case(job.name, jobs.words(jobs.shortened(job.command, SMALL), source, "DST"))
 
@@ -81,7 +81,7 @@ def _run(options, *args):
 
 
 def make_places(options, work):
-    """Inputs of the other commands."""
+    """Makes the inputs of the other commands."""
     places = {word: work / word.lower() for word in ("SRC", "FP8", "INT4", "INT8", "PACKED", "SHARDS", "FINISHED", "UNFINISHED", "HALF", "JSON", "JSON2", "WITHIN", "MIXED", "LINKED",
                                                       "JOBS", "ABSENT", "LLAMA", "LLAMA4", "MEANS", "TOKENS")}
     harness.make_checkpoint(options.make, "deepseek-v3", places["SRC"], scale="tiny")
@@ -118,13 +118,13 @@ def make_places(options, work):
 
 
 def place_of(word, places):
-    """A word of a command, with the name of a place that it begins with, or has after a colon, put in."""
+    """Replaces the name of a place at the beginning of a word, or after a colon, by its path."""
     match = re.match(r"([A-Z][A-Z0-9]+)(?=$|[/:])", word)
     return str(places[match[1]]) + word[match.end():] if match and match[1] in places else word
 
 
 def other_cases(options, work):
-    """The other commands."""
+    """Returns the other commands."""
     places = make_places(options, work)
     for name, command in WRITING:
         yield Case(name, command.split(), places, makes_output=not command.startswith("report"))
@@ -137,12 +137,12 @@ def other_cases(options, work):
 
 
 def copy_or_link(source, target):
-    """A file that has several names gets another one."""
+    """Copies a file. A file with several names gets another name instead."""
     return os.link(source, target) if os.stat(source).st_nlink > 1 else shutil.copy2(source, target)
 
 
 def lay_out(case, out, results):
-    """The state that the command begins from."""
+    """Creates the state in which the command starts."""
     for folder in out, results:
         shutil.rmtree(folder, ignore_errors=True)
     results.mkdir()

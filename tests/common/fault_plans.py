@@ -79,22 +79,22 @@ INSTEAD = {"fallocate": ("EOPNOTSUPP",), "preadv2": ("EAGAIN", "EOPNOTSUPP"), "s
 
 
 def actions_of(kind):
-    """(action, whether all calls from that one on) that a call of this kind may take."""
+    """Returns (action, true if it applies to all later calls) of the actions for a call of this kind."""
     return [(action, False) for action in ACTIONS[kind]] + [(action, True) for action in FOR_GOOD.get(kind, [])]
 
 
 def code_of(action):
-    """The errno of an action; 0 for those that have none."""
+    """Returns the errno of an action; 0 if it has none."""
     return getattr(errno, action, 0)
 
 
 def plan(kind, number, action, for_good, text=""):
-    """As the shim reads it. `text`: only calls on paths that contain it count."""
+    """Writes the plan for the shim. With `text`, only calls with paths that contain it count."""
     return f"{kind} {number}{'+' if for_good else ' '} {code_of(action) or action}{' ' if text else ''}{text}\n"
 
 
 def must_succeed(kind, action, for_good):
-    """Returns True if a run that is struck so has to end as if nothing had been."""
+    """Returns True if a run with this fault must end as if there were none."""
     return (action == "short" or kind in ADVICE or action in INSTEAD.get(kind, ()) or
             (kind in RETRIED and not for_good and (action == "EINTR" or (action == "EAGAIN" and kind.startswith("ring")))))
 
@@ -115,7 +115,7 @@ PINNED = [
 
 
 class Choice:
-    """Which faults a case gets; those that had the fewest so far come first. Deterministic for one seed."""
+    """Chooses the faults of a case. The least used ones come first. Deterministic for one seed."""
 
     def __init__(self, random):
         self.random, self.used = random, {}
@@ -127,7 +127,7 @@ class Choice:
         return chosen
 
     def sample(self, counts, faults):
-        """Some faults for a run with these calls: (kind, number, action, for good)."""
+        """Chooses faults for a run with these calls: (kind, number, action, permanent)."""
         left = [(kind, action, for_good) for kind in counts for action, for_good in actions_of(kind)]
         for _ in range(min(faults, len(left))):
             kind, action, for_good = chosen = self._least(left)
@@ -135,7 +135,8 @@ class Choice:
             yield kind, self.random.randint(1, counts[kind]), action, for_good
 
     def every(self, counts, most):
-        """Each call of each kind, with one action after the other; at most so many of one kind, spread evenly (0: no limit)."""
+        """Yields each call of each kind with alternating actions, at most so many of one kind, evenly distributed (0: no
+        limit)."""
         for kind, count in counts.items():
             step = -(-count // most) if most else 1
             for number in range(1 + self.random.randrange(step), count + 1, step):

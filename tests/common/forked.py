@@ -11,7 +11,7 @@ import time
 
 
 class Forked:
-    """A started program, which run() makes copies of; it ends with this object, or with this process."""
+    """Is a started program that run() forks. It ends with this object or with this process."""
 
     def __init__(self, tool, shared_object):
         self.socket, theirs = socket.socketpair()
@@ -28,7 +28,7 @@ class Forked:
         return struct.unpack("i", told)[0]
 
     def run(self, arguments, timeout, cpu):
-        """As subprocess.run with both streams captured: (exit code, stdout, stderr), in bytes."""
+        """Runs like subprocess.run with both streams captured. Returns (exit code, stdout, stderr) in bytes."""
         words = [os.fsencode(word) for word in (os.getcwd(), self.process.args[0], *arguments)]
         text = b"".join(word + b"\0" for word in words)
         streams = [os.pipe(), os.pipe()]
@@ -49,7 +49,7 @@ class Forked:
         return os.waitstatus_to_exitcode(status), *told
 
     def close(self):
-        """Ends the program that was forked, and waits for it: what all runs took counts as this process's."""
+        """Ends the forked program and waits for it. The resources of all runs then count as this process's."""
         self.socket.close()
         self.process.wait()
 

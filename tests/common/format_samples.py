@@ -24,7 +24,7 @@ def numbers(seed):
 
 
 def powers(bytes_):
-    """E8M0: 2^(byte - 127), 0 a subnormal of FP32."""
+    """Returns the value of E8M0: 2^(byte - 127); 0 is a subnormal of FP32."""
     return np.ldexp(np.float32(1), bytes_.astype(np.int32) - 127).astype(np.float32)
 
 
@@ -33,7 +33,7 @@ def spread(scales, group):
 
 
 def pack_nibbles(codes):
-    """The even column in the low nibble."""
+    """Packs two codes per byte, the even column in the low nibble."""
     return (codes[..., 0::2] | codes[..., 1::2] << 4).astype(np.uint8)
 
 
@@ -74,7 +74,7 @@ def quark(dtype):
 
 
 def mxfp6_values(element):
-    """The values of the 64 codes, by the formulas of the OCP's specification."""
+    """Returns the values of the 64 codes by the formulas of the OCP's specification."""
     mantissa, bias = (3, 1) if element == "e2m3" else (2, 3)
     exponent, fraction = np.arange(32) >> mantissa, np.arange(32) % 2**mantissa / 2**mantissa
     values = np.where(exponent == 0, np.ldexp(fraction, 1 - bias), np.ldexp(1 + fraction, exponent - bias))
@@ -82,7 +82,8 @@ def mxfp6_values(element):
 
 
 def mxfp6(x, element="e2m3", rows=24, cols=96, seed=8, names=None, dtype="U8", config=None, experts=None, low=0, high=249):
-    """compressed-tensors' names unless `names` are given. Every code occurs under the smallest scale and under one of the largest."""
+    """Makes MXFP6 with compressed-tensors' names unless `names` are given. Every code occurs with the smallest scale and
+    with one of the largest."""
     rng = numbers(seed)
     lead = () if experts is None else (experts,)
     codes = rng.integers(0, 64, (*lead, rows, cols), np.uint32)
@@ -98,7 +99,7 @@ def mxfp6(x, element="e2m3", rows=24, cols=96, seed=8, names=None, dtype="U8", c
 
 
 def mxfp4_gptoss(y, experts=2, rows=64, cols=96, seed=2):
-    """Values are [experts, in, out]."""
+    """Makes MXFP4 of gpt-oss. Values are [experts, in, out]."""
     rng = numbers(seed)
     codes = rng.integers(0, 16, (experts, rows, cols), np.uint8)
     scales = rng.integers(100, 140, (experts, rows, cols // 32), np.uint8)
@@ -108,7 +109,7 @@ def mxfp4_gptoss(y, experts=2, rows=64, cols=96, seed=2):
 
 
 def nvfp4(x, dialect, rows=24, cols=96, seed=3, dtype="U8", scale_of=np.float32(0.0021), experts=None, inputs=True):
-    """A stack where `experts` is given; there with one global an expert."""
+    """Makes NVFP4: a stack with one global scale per expert if `experts` is given."""
     rng = numbers(seed)
     lead = () if experts is None else (experts,)
     codes = rng.integers(0, 16, (*lead, rows, cols), np.uint8)
@@ -151,7 +152,7 @@ def mxfp8(x, rows=24, cols=96, seed=4, suffix=".weight_scale", dtype="U8", confi
 
 
 def fp8_block(x, rows=200, cols=300, block=(128, 128), seed=5, suffix=".scale", dtype="F8_E8M0", spread_out=False, config=None):
-    """Ragged at both edges. `spread_out`: ModelOpt's [rows, 1, cols, 1]."""
+    """Makes block FP8 with partial blocks at both edges. `spread_out`: ModelOpt's scales [rows, 1, cols, 1]."""
     rng = numbers(seed)
     codes = e4m3_codes(rng, (rows, cols))
     grid = -(-rows // block[0]), -(-cols // block[1])
@@ -175,7 +176,7 @@ W4AFP8 = {"quant_method": "w4afp8"}
 
 
 def int4_sglang(x, rows=24, cols=256, seed=9, dtype="F32", config=None, group_size=128):
-    """Experts of SGLang's w4afp8: every pair of codes occurs in a byte."""
+    """Makes experts of SGLang's w4afp8. Every pair of codes occurs in a byte."""
     rng = numbers(seed)
     codes = rng.integers(-8, 8, (rows, cols), np.int8)
     codes[0, 0::2], codes[0, 1::2] = np.arange(cols // 2) % 16 - 8, np.arange(cols // 2) // 16 % 16 - 8
@@ -189,7 +190,7 @@ def int4_sglang(x, rows=24, cols=256, seed=9, dtype="F32", config=None, group_si
 
 
 def int_packed(x, rows=20, cols=96, size=32, seed=6, shape_dtype=np.int32, zeros=False, order=False):
-    """`zeros`: zero points, 8 where there are none. `order`: weight_g_idx, every input in any group."""
+    """Makes packed integers. `zeros`: zero points, 8 if None. `order`: weight_g_idx, the group of each input."""
     rng = numbers(seed)
     groups, places = cols // size, 4 * np.arange(8, dtype=np.uint32)
     q = rng.integers(0, 16, (rows, cols))
@@ -212,7 +213,7 @@ def int_packed(x, rows=20, cols=96, size=32, seed=6, shape_dtype=np.int32, zeros
 
 
 def awq(x, rows=72, cols=160, size=32, seed=7, config=None):
-    """The last group may be short."""
+    """Makes AWQ. The last group may be short."""
     rng = numbers(seed)
     groups = -(-cols // size)
     q, z = rng.integers(0, 16, (cols, rows)), rng.integers(0, 16, (groups, rows))
@@ -229,8 +230,8 @@ def awq(x, rows=72, cols=160, size=32, seed=7, config=None):
 
 
 def gptq(x, rows=72, cols=160, size=32, bits=4, seed=8, version=1, order=False, index=True, zeros="any"):
-    """`order`: act-order, every input in any group. Zero points from 1 on: in the first version up to 2^bits, unless they are
-    to fit a code of so many bits; or all in the middle."""
+    """Makes GPTQ. `order`: act-order, the group of each input. Zero points begin at 1 and end at 2^bits in the first
+    version, or at 2^bits - 1 if they must fit a code, or are all in the middle."""
     rng = numbers(seed)
     groups, per_word = -(-cols // size), 32 // bits
     q, z = rng.integers(0, 2**bits, (cols, rows)), rng.integers(1, 2**bits, (groups, rows))

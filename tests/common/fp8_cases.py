@@ -8,14 +8,14 @@ import numpy as np
 
 
 def finite_bits(rng, shape, dtype):
-    """Any bit pattern of the dtype that is a number: every exponent, subnormals, both zeros."""
+    """Draws bit patterns of the dtype that are numbers: every exponent, subnormals, both zeros."""
     size = np.dtype(dtype).itemsize
     x = rng.integers(0, 1 << (8 * size), shape, dtype=f"u{size}").view(dtype)
     return np.where(np.isfinite(x.astype(np.float32)), x, np.array(1, dtype)).astype(dtype)
 
 
 def ties(rng, shape, dtype):
-    """Halfway between two codes, exactly: with 448 in every block the scale is 1."""
+    """Makes values exactly halfway between two codes. With 448 in every block the scale is 1."""
     codes = rng.integers(0, 0x7E, shape, dtype=np.uint8)
     low, high = (c.view(fp8_oracle.E4M3).astype(np.float32) for c in (codes, codes + np.uint8(1)))
     x = (low + high) / 2 * rng.choice(np.float32([-1, 1]), shape)
@@ -25,8 +25,8 @@ def ties(rng, shape, dtype):
 
 @functools.cache
 def corner_cases(dtype):
-    """Named matrices, each of which represents a class of weights; they are read-only. 128 rows of the widest are more than the
-    4 MiB that one worker takes at a time."""
+    """Returns named read-only matrices, each representing a class of weights. 128 rows of the widest exceed the 4 MiB of a
+    unit."""
     rng = np.random.default_rng(7)
     low, high = (2.0**-17, 2.0**13) if dtype is np.float16 else (2.0**-130, 2.0**124)
 

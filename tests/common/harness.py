@@ -24,14 +24,14 @@ import forked
 
 
 class Checks:
-    """Counts passed and failed checks; failures are printed as they happen."""
+    """Counts passed and failed checks, and prints failures immediately."""
 
     def __init__(self):
         self.passed = 0
         self.failed = 0
 
     def check(self, name, ok, detail=""):
-        """Notes one check; detail is printed when it failed. Returns ok."""
+        """Counts one check, and prints the detail if it failed. Returns ok."""
         if ok:
             self.passed += 1
         else:
@@ -40,13 +40,14 @@ class Checks:
         return bool(ok)
 
     def finish(self):
-        """Prints 'N passed, N failed' and leaves the process: 0, or 1 if anything failed or nothing was checked."""
+        """Prints 'N passed, N failed' and exits: with 1 if a check failed or there was none, otherwise with 0."""
         print(f"{self.passed} passed, {self.failed} failed")
         sys.exit(0 if self.passed and not self.failed else 1)
 
 
 def argument_parser(description):
-    """A parser with what every test takes: --tessera PATH, --make PATH (of make_checkpoint), --directory; --shim."""
+    """Returns a parser with the options of all tests: --tessera PATH, --make PATH (of make_checkpoint), --directory and
+    --shim."""
     parser = argparse.ArgumentParser(description=description)
     for option, variable, what in (("--tessera", "TESSERA", "the tool under test"),
                                    ("--make", "MAKE_CHECKPOINT", "make_checkpoint")):
@@ -58,7 +59,8 @@ def argument_parser(description):
 
 
 def parse_options(doc, **switches):
-    """The options of a test: argument_parser() with the first line of `doc`, and a switch for each name and help."""
+    """Parses the options of a test: those of argument_parser() with the first line of `doc`, and a switch for each name and
+    help."""
     parser = argument_parser(doc.splitlines()[0])
     for name, what in switches.items():
         parser.add_argument(f"--{name}", action="store_true", help=what)
@@ -86,16 +88,16 @@ _forking_one = threading.Lock()
 
 
 def _made_for(path):
-    """For which machine a program is made; of a script, nothing that a program's is."""
+    """Returns the machine type of a program; nothing for a script."""
     with open(path, "rb") as file:
         head = file.read(20)
     return head[:6], head[18:20]
 
 
 def fork_runs(tools, build):
-    """From here on run() starts each of these programs once, and forks it at main for every run (forked.c says why). One is
-    started for each run as ever if it is a script or another machine's, and all are if this folder of a build has not what is
-    preloaded for it, as one with sanitizers."""
+    """Makes run() start each of these programs once and fork it at main for every run (see forked.c). Scripts and programs
+    of another machine are started for each run. So are all programs if the build folder lacks the preloaded library, as a
+    build with sanitizers does."""
     shared_object = os.path.join(build, "tests/common/forked.so")
     if os.path.exists(shared_object):
         tools = tuple(tool for tool in tools if _made_for(tool) == _made_for(shared_object))
@@ -103,7 +105,7 @@ def fork_runs(tools, build):
 
 
 def _forked(tool):
-    """The started program that has this process's environment."""
+    """Returns the started program with the environment of this process."""
     environment = {name: value for name, value in os.environ.items() if name != "PYTEST_CURRENT_TEST"}  # another one in each test
     key = tool, tuple(sorted(environment.items()))
     if key not in _forking["started"]:
@@ -112,9 +114,8 @@ def _forked(tool):
 
 
 def run(tool, args, timeout=600, cpu=None):
-    """Runs the tool to its end: (exit code, stdout, stderr). A signal is a negative code. Tests that limit the tool's time
-    limit its CPU time by `cpu`, after which SIGXCPU ends it; `timeout` only ends a run that hangs, and is long enough for a
-    busy machine."""
+    """Runs the tool to its end. Returns (exit code, stdout, stderr); a signal is a negative code. `cpu` limits the CPU time,
+    after which SIGXCPU ends the tool. `timeout` only ends a run that hangs, and is long enough for a busy machine."""
     args = list(map(str, args))
     if tool not in _forking["tools"] or not _forking_one.acquire(blocking=False):  # another thread's run is under way
         return _run([tool, *args], timeout, cpu)
@@ -133,12 +134,13 @@ def succeed(tool, args, **limits):
 
 
 def run_in(environment, tool, args, timeout=600, cpu=None):
-    """The same in an environment."""
+    """Runs the tool in an environment. Otherwise as run()."""
     return _run([tool, *map(str, args)], timeout, cpu, env=environment)
 
 
 def run_shimmed(tool, args, shim, timeout=600, cpu=None, **settings):
-    """The same with tests/robustness/faults/shim preloaded and its FAULTS_* variables set: run_shimmed(..., PLAN="pwrite 1+ 28")."""
+    """Runs the tool with tests/robustness/faults/shim preloaded and its FAULTS_* variables set: run_shimmed(...,
+    PLAN="pwrite 1+ 28")."""
     if "COMMAND" in settings:  # it starts a program, which the tool's sandbox refuses
         args = ["--no-sandbox", *args]
     environment = dict(os.environ, LD_PRELOAD=str(shim), **{f"FAULTS_{name}": str(value) for name, value in settings.items()})
@@ -165,7 +167,7 @@ def on_terminal(tool, words, columns, **environment):
 
 
 def stop(process):
-    """Kills a process. Returns whether it was still running and was ended by this."""
+    """Kills a process. Returns true if it was still running and this call ended it."""
     process.send_signal(signal.SIGSTOP)
     if process.returncode is not None:  # it had ended, and its caller or send_signal() has learned that
         return False
@@ -174,7 +176,8 @@ def stop(process):
 
 
 def kill_after(args, delay):
-    """Kills a program so many seconds after its start. Returns None if that found it at work, else the seconds that it had taken."""
+    """Kills a program so many seconds after its start. Returns None if it was still running, otherwise the seconds that it
+    ran."""
     begin = time.monotonic()
     process = subprocess.Popen([*map(str, args)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     handle = os.pidfd_open(process.pid)
@@ -185,14 +188,14 @@ def kill_after(args, delay):
 
 
 def figures(told):
-    """The JSON that a command printed, without the members that differ from run to run."""
+    """Returns the JSON that a command printed, without members that differ between runs."""
     if isinstance(told, dict):
         return {key: figures(value) for key, value in told.items() if "second" not in key}
     return [figures(value) for value in told] if isinstance(told, list) else told
 
 
 def of_kind(result, kind):
-    """The judgements of this kind in a result of `tessera verify`."""
+    """Returns the judgements of this kind in a result of `tessera verify`."""
     return [j for j in result["judgements"] if j["kind"] == kind]
 
 
@@ -201,7 +204,7 @@ _NO_GPU = ("no usable GPU", "no GPU can be used", "or newer is needed")
 
 
 def skip_without_gpu(code, stderr):
-    """Ends the program where the tool found no device to use: with 77, skipped; with 1 where a device failed."""
+    """Ends the program if the tool found no device: with 77, skipped, or with 1 if a device failed."""
     if code != 5:
         return
     missing = any(words in stderr for words in _NO_GPU)
@@ -216,13 +219,13 @@ def make_checkpoint(maker, kind, directory, **options):
 
 
 def shim_path(options):
-    """The shared object of tests/robustness/faults/shim: the path of --shim, or where the build puts it."""
+    """Returns the path of the shared object of tests/robustness/faults/shim: --shim, or its place in the build."""
     return options.shim or os.path.join(os.path.dirname(os.path.abspath(options.make)), "..", "robustness/faults/faults.so")
 
 
 @contextlib.contextmanager
 def temporary_directory(parent=None):
-    """A fresh directory, which is removed afterwards whatever happened."""
+    """Creates a directory and removes it at the end, also after an error."""
     path = pathlib.Path(tempfile.mkdtemp(prefix="tessera-test.", dir=parent)).resolve()
     try:
         yield path
@@ -240,7 +243,7 @@ def checks_in(parent):
 
 
 def same_file(a, b):
-    """Returns True if two files hold the same bytes. (filecmp goes by 8 KiB, which takes half as long again.)"""
+    """Returns True if two files have the same bytes. filecmp reads 8 KiB at a time, which takes 1.5 times as long."""
     if os.path.getsize(a) != os.path.getsize(b):
         return False
     with open(a, "rb", buffering=0) as left, open(b, "rb", buffering=0) as right:
@@ -262,7 +265,7 @@ def _entries(root):
 
 
 def bytes_of(directory):
-    """Bytes of all files below it."""
+    """Returns the bytes of all files in the folder."""
     return sum(path.stat().st_size for path in pathlib.Path(directory).rglob("*") if path.is_file())
 
 
@@ -271,7 +274,7 @@ KEPT, MANIFEST = ".tessera", "tessera.manifest.json"
 
 
 def without_records(*trees):
-    """The outputs as they are without what speaks of the runs that made them: for two that were made in different ways."""
+    """Returns the outputs without the records of their runs, to compare outputs that were made in different ways."""
     for tree in trees:
         shutil.rmtree(os.path.join(tree, KEPT), ignore_errors=True)
         with contextlib.suppress(FileNotFoundError):
@@ -280,7 +283,7 @@ def without_records(*trees):
 
 
 def tree_difference(a, b):
-    """None if both trees hold the same names and bytes, hidden files included; else the first difference in words."""
+    """Returns None if both trees have the same names and bytes, with hidden files; otherwise the first difference in words."""
     left, right = _entries(a), _entries(b)
     for name in sorted(left.keys() | right.keys()):
         if name not in left or name not in right:
@@ -312,7 +315,7 @@ def entry_size(entry):
 
 
 def read_safetensors(path):
-    """(metadata, {name: (dtype, shape, bytes)}) of a safetensors file."""
+    """Returns (metadata, {name: (dtype, shape, bytes)}) of a safetensors file."""
     start, entries, metadata = read_header(path)
     data = memoryview(pathlib.Path(path).read_bytes())[start:]
     return metadata, {name: (entry["dtype"], entry["shape"], bytes(data[slice(*entry["data_offsets"])])) for name, entry in entries.items()}

@@ -181,13 +181,13 @@ MORE = [
 
 
 def choice(parser):
-    """Lets a test be run over some of the jobs."""
+    """Adds --only, which selects jobs."""
     parser.add_argument("--only", action="append", metavar="TEXT", help="the jobs whose names contain it; may be given again")
     return parser
 
 
 def chosen(options, of=1):
-    """Returns the jobs that --only names. Without it, one job in `of`: other jobs in each turn."""
+    """Returns the jobs that --only selects. Without it, one job in `of`, others in each turn."""
     found = turns.part(JOBS, of, 1) if options.only is None else [job for job in JOBS if any(text in job.name for text in options.only)]
     if not found:
         raise SystemExit(f"--only {' '.join(options.only)}: no job is called so: {', '.join(job.name for job in JOBS)}")
@@ -195,7 +195,7 @@ def chosen(options, of=1):
 
 
 def words(command, source, destination):
-    """The command as arguments of the tool. Writes the adapter that it names beside the source."""
+    """Returns the command as arguments of the tool. Writes the adapter that it names into the source's folder."""
     places = {"LORA": f"{source}-lora", "SRC": str(source), "DST": str(destination), "RULES": RULES, "MODELOPT_RULES": MODELOPT_RULES}
     if "LORA" in command.split() and not os.path.exists(places["LORA"]):
         adapters.for_base(places["LORA"], source)
@@ -203,7 +203,7 @@ def words(command, source, destination):
 
 
 def without_unfit_exclude(arguments, source):
-    """The arguments without an --exclude that matches no tensor of the source, which the tool refuses: not each kind has experts."""
+    """Returns the arguments without an --exclude that matches no tensor of the source, which the tool would reject."""
     if "--exclude" not in arguments:
         return arguments
     at = arguments.index("--exclude")
@@ -211,12 +211,12 @@ def without_unfit_exclude(arguments, source):
 
 
 def steps_of(job):
-    """Commands that make the source, in order."""
+    """Returns the commands that make the source, in order."""
     return () if job.made is None else (job.made,) if isinstance(job.made, str) else job.made
 
 
 def is_remade(job):
-    """Returns True if its source goes through Python's memory."""
+    """Returns True if Python makes the source in its memory."""
     return any(step in (*remade.KINDS, *remade.PLAIN) for step in steps_of(job))
 
 

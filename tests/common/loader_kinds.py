@@ -106,7 +106,7 @@ GPTQ_SYMMETRIC = {**GPTQ, "sym": True}
 
 
 def copied(x):
-    """A configuration that an edit may change."""
+    """Returns a copy of a configuration, for editing."""
     if isinstance(x, dict):
         return {key: copied(value) for key, value in x.items()}
     return [copied(value) for value in x] if isinstance(x, list) else x
@@ -134,7 +134,7 @@ KINDS = {
 
 
 def remade(kind, experts=0, **options):
-    """llama() with each linear layer in this kind; with experts, only these are, and the rest is plain."""
+    """Returns llama() with each linear layer in this kind. With experts, only these have it."""
     make, config = KINDS[kind]
     m = llama(experts=experts, **options)
     plain = []
@@ -156,7 +156,7 @@ def remade(kind, experts=0, **options):
 
 
 def w4afp8(group=128):
-    """A model of experts in SGLang's w4afp8."""
+    """Makes a mixture of experts in SGLang's w4afp8."""
     m = llama(intermediate=256, experts=4)
     m.config["quantization_config"] = {"quant_method": "w4afp8", "group_size": group}
     for name in [name for name in m.tensors if ".experts." in name and name.endswith(".weight")]:
@@ -180,7 +180,7 @@ def gpt_oss(family="gpt_oss"):
 
 
 def deepseek_v4(experts="fp4", scales="F8_E8M0", family="deepseek_v4", block=128, rows=256):
-    """DeepSeek-V4's layout: names of its own, MXFP4 or FP8 experts, FP8 elsewhere, `scales` of the FP8 experts."""
+    """Makes DeepSeek-V4's layout: its own names, MXFP4 or FP8 experts, FP8 elsewhere, and `scales` of the FP8 experts."""
     m = Model({"model_type": family, "hidden_size": 256, "num_attention_heads": 4, "num_key_value_heads": 1, "head_dim": 128,
                "n_routed_experts": 2, "expert_dtype": experts}, quantized=False)
     m.tensors = {"embed.weight": raw("BF16", 256, 256), "head.weight": raw("BF16", 256, 256), "norm.weight": raw("BF16", 256)}

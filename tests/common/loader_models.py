@@ -12,7 +12,7 @@ UP, O = "model.layers.0.mlp.up_proj", "model.layers.0.self_attn.o_proj"
 
 
 class Model:
-    """A checkpoint in memory: {name: (dtype, shape, bytes)}, its configuration, and what a break does to it."""
+    """Is a checkpoint in memory: {name: (dtype, shape, bytes)} and its configuration, with methods that break rules."""
 
     def __init__(self, config, quantized=True):
         self.config = {"architectures": ["ForCausalLM"], "num_hidden_layers": 2, "vocab_size": 256, "tie_word_embeddings": False, **config}
@@ -33,7 +33,7 @@ class Model:
         return self.config["quantization_config"]
 
     def plain(self, module, shape, dtype="BF16"):
-        """Adds a module that is not quantized, in place of a quantized one of the same name."""
+        """Adds an unquantized module instead of a quantized one of the same name."""
         self.tensors.pop(f"{module}.weight_scale_inv", None)
         self.tensors[f"{module}.weight"] = (dtype, shape, bytes(int(np.prod(shape)) * WIDTHS[dtype]))
 
@@ -69,7 +69,8 @@ class Model:
 
 
 def llama(quantized=True, intermediate=512, experts=0):
-    """Llama's tensors, under the name of a family that every loader reads (SGLang's Llama loads no weight_scale_inv)."""
+    """Makes Llama's tensors, with the model_type of a family that every loader reads. (SGLang's Llama loads no
+    weight_scale_inv.)"""
     m = Model({"model_type": "qwen3", "hidden_size": 256, "num_attention_heads": 2, "num_key_value_heads": 2,
                "head_dim": 128, **({"num_experts": experts} if experts else {})}, quantized)
     for layer in range(2):
@@ -117,8 +118,8 @@ def load_table(inspect, model, tmp_path, tp="1", loaders="all"):
 
 
 def hold_to_rule(make, act, tp, loaders, rule, words, inspect, tmp_path):
-    """The model that make() gives, once act(model) has changed it, is refused under `rule` by these loaders and no other, with
-    all the words; and each finding names the version that it was checked against."""
+    """Checks that the model of make(), changed by act(model), is rejected under `rule` by these loaders and no other, with
+    all the words. Each finding must have the version that the rule was checked against."""
     m = make()
     if act:
         act(m)
@@ -131,7 +132,7 @@ def hold_to_rule(make, act, tp, loaders, rule, words, inspect, tmp_path):
 
 
 def edit(path, value):
-    """Sets quantization_config's member at a dotted path; None takes it out."""
+    """Sets the member of quantization_config at a dotted path; None removes it."""
 
     def act(m):
         *outer, last = path.split(".")

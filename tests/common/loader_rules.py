@@ -85,7 +85,7 @@ def drop_key(key):
 
 
 def mixed(*targets):
-    """Two groups of NVFP4, as their targets say."""
+    """Makes two groups of NVFP4 with these targets."""
 
     def act(m):
         group = m.quantization["config_groups"]["group_0"]
@@ -97,7 +97,7 @@ def mixed(*targets):
 
 
 def many_layers(m):
-    """Layer 6 is plain, and layer 60 is not; all others are away."""
+    """Makes a model of many layers with tensors only in layers 6 (unquantized) and 60."""
     m.tensors = {name.replace("layers.0.", "layers.6.").replace("layers.1.", "layers.60."): t for name, t in m.tensors.items()}
     for name in [name for name in m.tensors if "layers.6." in name and name.endswith(".weight_scale_2")]:
         module = name.removesuffix(".weight_scale_2")
@@ -109,7 +109,7 @@ def many_layers(m):
 
 
 def renamed_kind(m, module, make):
-    """One module in another kind."""
+    """Changes one module to another kind."""
     o, i = m.tensors[f"{module}.weight_packed"][1]
     m.tensors = {n: t for n, t in m.tensors.items() if not n.startswith(module + ".")}
     m.tensors |= make(module, o, 2 * i)
@@ -133,7 +133,7 @@ def with_indexer(m):
 
 
 def fp8_beside_nvfp4(fours, eights, eights_first=False):
-    """NVFP4 in the feed-forward layers and FP8 a row in attention: two groups with these targets, in this order."""
+    """Makes NVFP4 in the feed-forward layers and FP8 per row in attention: two groups with these targets, in this order."""
     m = remade("nvfp4-ct")
     for name in [n for n in m.tensors if "self_attn" in n and n.endswith("_packed")]:
         renamed_kind(m, name.removesuffix(".weight_packed"), lambda x, o, i: {
@@ -148,7 +148,7 @@ def fp8_beside_nvfp4(fours, eights, eights_first=False):
 
 
 def targets_of_members(m):
-    """Each layer by its own name, and no fused one."""
+    """Makes targets of each layer by its own name, without fused names."""
     m.quantization["config_groups"]["group_0"]["targets"] = [
         name.removesuffix(".weight_packed") for name in m.tensors if name.endswith("_packed")]
 
@@ -161,8 +161,8 @@ def with_shared(m):
 
 
 def by_layer(algorithm, joined=False, **others):
-    """ModelOpt's MIXED_PRECISION, each layer by its name; `joined`: those that loaders join by that name, too. `others` are
-    algorithms of leaves; None: left out."""
+    """Makes ModelOpt's MIXED_PRECISION with each layer by its name; `joined` adds the names of fused layers. `others` are
+    algorithms of leaves; None omits a leaf."""
 
     def act(m):
         modules = {name.rpartition(".")[0] for name in m.tensors if name.endswith(".weight_scale")}
@@ -177,7 +177,7 @@ def by_layer(algorithm, joined=False, **others):
 
 
 def in_rows_of_fp8(part):
-    """MXFP8 in place of NVFP4 in the modules whose names hold `part`."""
+    """Changes NVFP4 to MXFP8 in the modules whose names contain `part`."""
 
     def act(m):
         for name in [n for n in m.tensors if part in n and n.endswith(".weight_scale_2")]:
@@ -190,7 +190,7 @@ def in_rows_of_fp8(part):
 
 
 def plain_experts(m):
-    """Plain routed experts beside a shared expert in NVFP4."""
+    """Makes unquantized routed experts with a shared expert in NVFP4."""
     for layer in range(2):
         for leaf in ("gate_proj", "up_proj", "down_proj"):
             module = f"model.layers.{layer}.mlp.experts.0.{leaf}"
@@ -204,7 +204,7 @@ def plain_experts(m):
 
 
 def v4_as(codes, configuration, plain):
-    """DeepSeek-V4 in another kind, but modules whose names hold a word of `plain`."""
+    """Makes DeepSeek-V4 in another kind, except modules whose names contain a word of `plain`."""
     m, listed = deepseek_v4(), ["head"]
     for name in [n for n in m.tensors if n.endswith(".scale")]:
         module = name.removesuffix(".scale")
@@ -221,7 +221,7 @@ def v4_as(codes, configuration, plain):
 
 
 def v4_in_mxfp8(wo_a=True):
-    """DeepSeek-V4 in MXFP8 of compressed-tensors; wo_a, too, or plain."""
+    """Makes DeepSeek-V4 in MXFP8 of compressed-tensors, with wo_a in MXFP8 or unquantized."""
     return v4_as(mxfp8, MXFP8_CT, [] if wo_a else ["wo_a"])
 
 
@@ -236,13 +236,13 @@ def plain_wo_a(m):
 
 
 def in_linear_attention(m):
-    """Qwen3-Next's first projection, packed."""
+    """Makes Qwen3-Next's first projection in packed form."""
     m.config["model_type"] = "qwen3_next"
     m.tensors |= nvfp4_ct("model.layers.0.linear_attn.in_proj_qkvz", 3072, 256)
 
 
 def plain_output(m):
-    """o_proj plain, and in no list."""
+    """Makes o_proj unquantized without listing it."""
     for name in [n for n in m.tensors if n.endswith("o_proj.weight")]:
         del m.tensors[f"{name}_scale"]
         m.plain(name.removesuffix(".weight"), (256, 256))
@@ -256,7 +256,7 @@ def plain_module(module, rows, cols):
 
 
 def with_one_more_expert(m):
-    """A shared expert in int4."""
+    """Adds a shared expert in int4."""
     x = "model.layers.0.mlp.shared_experts.down_proj.weight"
     m.tensors |= {x: raw("I8", 256, 128), f"{x}_scale_inv": raw("BF16", 256, 2, fill=0x3c)}
 

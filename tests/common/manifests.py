@@ -24,12 +24,12 @@ def xxh128(data):
 
 
 def of_digests(digests):
-    """Returns the digest of several digests; one is itself."""
+    """Returns the digest of several digests; of one digest, itself."""
     return digests[0] if len(digests) == 1 else xxh128(b"".join(bytes.fromhex(d) for d in digests))
 
 
 def read(path):
-    """The manifest of an output, or this file; its own digest, in the last line, is checked."""
+    """Reads the manifest of an output, or this file. Checks its own digest in the last line."""
     path = Path(path)
     text = (path / NAME if path.is_dir() else path).read_bytes()
     before, last = text[: text.rindex(b'  "manifest_xxh128"')], text[text.rindex(b'  "manifest_xxh128"') :]
@@ -38,7 +38,7 @@ def read(path):
 
 
 def check_stretch(data, said):
-    """A tensor, or a file that is one: its pieces follow one another."""
+    """Checks a tensor, or a file without tensors: its pieces are consecutive."""
     assert len(data) == said["bytes"]
     pieces, at = said.get("pieces", [[len(data), said["xxh128"]]]), 0
     for size, digest in pieces:
@@ -50,7 +50,7 @@ def check_stretch(data, said):
 
 
 def check_file(data, said):
-    """Checks a file's digests; returns how many pieces its tensors have."""
+    """Checks a file's digests. Returns the number of pieces of its tensors."""
     pieces = 0
     if "tensors" not in said:
         return check_stretch(data, said)
@@ -70,7 +70,7 @@ def check_file(data, said):
 
 
 def check_files(folder, manifest):
-    """Checks every digest of an output, and that no file is left out; returns the number of pieces."""
+    """Checks every digest of an output, and that no file is missing. Returns the number of pieces."""
     folder = Path(folder)
     pieces = sum(check_file((folder / said["name"]).read_bytes(), said) for said in manifest["files"])
     there = {str(p.relative_to(folder)) for p in folder.rglob("*") if p.is_file() and p.relative_to(folder).parts[0] != KEPT}
@@ -80,7 +80,7 @@ def check_files(folder, manifest):
 
 
 def check(folder):
-    """The same by its own manifest, which is returned, too."""
+    """Checks an output by its own manifest. Returns the manifest."""
     manifest = read(folder)
     pieces = check_files(folder, manifest)
     assert len(manifest["files"]) == manifest["counts"]["files"]
@@ -89,8 +89,8 @@ def check(folder):
 
 
 def check_reads(folder, source):
-    """Checks the digest of all that a step has read of `source`, where it lies in files as it is. Returns how many there are, and in
-    how many windows."""
+    """Checks the digests of all bytes that steps read from the uncompressed files of `source`. Returns their number, and
+    that of their windows."""
     checked = windows = 0
     for step in read(folder)["reads"]:
         if any(i["source"] != 0 or not (Path(source) / i["file"]).is_file() for i in step["inputs"]):

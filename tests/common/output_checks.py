@@ -13,7 +13,7 @@ NOISE = 1e-7  # relative errors below the rounding of FP32 are all the same
 
 
 def assert_config(src, dst, expected, ignored):
-    """config.json is the source's text with one insertion, which says `expected`."""
+    """Checks that config.json is the source's text with one insertion, which contains `expected`."""
     before, after = (Path(d, "config.json").read_bytes() for d in (src, dst))
     end = next((i for i, (a, b) in enumerate(zip(before, after)) if a != b), len(before))
     inserted = len(after) - len(before)

@@ -11,8 +11,8 @@ SPEAKING = re.compile(r"\b(fetch|XMLHttpRequest|WebSocket|EventSource|sendBeacon
 
 
 class Page(html.parser.HTMLParser):
-    """`maker`: the line above the verdict; `scripts`, `styles`: their texts; `data`: of the script that holds the report; `texts`: by id of the element around them;
-    `outside`: what reaches out of the file; `verdict`: the heading's word."""
+    """Parses a page. `maker`: the line above the verdict; `scripts`, `styles`: their texts; `data`: the embedded report;
+    `texts`: by id of the enclosing element; `outside`: references outside the file; `verdict`: the word in the heading."""
 
     def __init__(self, text):
         super().__init__(convert_charrefs=True)
@@ -72,7 +72,7 @@ def without_comments(script):
 
 
 def texts(column, count):
-    """A column of texts: 0 is the last text above, a column that is not there has none."""
+    """Decodes a column of texts: 0 is the previous text. A missing column has none."""
     above, out = None, []
     for value in column if column is not None else [None] * count:
         above = above if value in (0, None) else value
@@ -82,7 +82,7 @@ def texts(column, count):
 
 
 def rows(result):
-    """The rows of a result, as objects with all columns and figures."""
+    """Returns the rows of a result as objects with all columns and figures."""
     columns, count = result["rows"], result["rows"]["count"]
     named = {key: texts(columns.get(key), count) for key in ("name", "what", "note", "file", "shape", "dtype", "error_at", "block_at")}
     figures = columns["figures"]

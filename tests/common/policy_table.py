@@ -17,7 +17,7 @@ def expand(name):
 
 
 def read_table():
-    """{title: (options, config, [(action, shape, name, reason)])}; the file has an example of the format."""
+    """Returns {title: (options, config, [(action, shape, name, reason)])}. The file has an example of the format."""
     families = {}
     for line in TABLE.read_text().splitlines():
         if line.startswith("== "):
@@ -32,7 +32,7 @@ def read_table():
 
 
 def write_holes(directory, config, tensors):
-    """A checkpoint of BF16 zeros that takes no space."""
+    """Writes a checkpoint of BF16 zeros as a sparse file."""
     directory.mkdir()
     harness.write_safetensors(directory / "model.safetensors", harness.bf16_holes(tensors))
     (directory / "config.json").write_text(json.dumps(config))

@@ -22,7 +22,7 @@ class Step:
 
 
 def blocks(page, language):
-    """The code blocks of that language in a page of Markdown."""
+    """Returns the code blocks of this language in a Markdown page."""
     return re.findall(rf"^```{language}\n(.*?)^```$", page, re.M | re.S)
 
 
@@ -36,7 +36,7 @@ def github(text):
 
 
 def name_of(line):
-    """GitLab's lines have no names: what a line does, as the other recipes call it."""
+    """Returns the name of a GitLab line by its content, as the other recipes name it. GitLab's lines have no names."""
     verb = line.split()[1] if line.startswith("tessera ") else "prepare"
     return "gate" if verb == "report" else verb
 
@@ -58,7 +58,8 @@ SH = re.compile(r"^( *)sh (returnStatus: true, script: )?'''(.*?)'''$", re.M | r
 
 
 def jenkins(text):
-    """Stages on a runner of their own are jobs of their own. In Groovy a backslash before the end of a line takes both away."""
+    """Reads Jenkins' stages. A stage on its own runner is a job. In Groovy, a backslash at the end of a line joins it with
+    the next."""
     env = {name: value for name, value in re.findall(r"^        (\w+) = ['\"](.*)['\"]$", text, re.M)}
     at = text.rindex("\n    post {")
     stages, post = text[:at], text[at:]
@@ -80,15 +81,15 @@ READERS = {"github": ("yaml", "on: pull_request", github), "gitlab": ("yaml", "s
 
 
 def read(page, name):
-    """The recipe of a product."""
+    """Reads the recipe of a product."""
     language, mark, reader = READERS[name]
     (text,) = [block for block in blocks(page, language) if re.search(f"^{re.escape(mark)}", block, re.M)]
     return reader(text)
 
 
 def run(steps, folder, env):
-    """Runs the steps of a job: [(name, exit code, whether it is always done)] of those that ran, and what they printed. Where one fails
-    the job has failed, and only what is always done is still done."""
+    """Runs the steps of a job. Returns [(name, exit code, true if it always runs)] of the executed steps, and their output.
+    After a failed step only those that always run are executed."""
     ran, told, failed = [], "", False
     for step in steps:
         if failed and not step.always:

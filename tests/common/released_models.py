@@ -17,7 +17,7 @@ HIDDEN, VOCABULARY = 256, 320
 
 
 class Release:
-    """A checkpoint in memory: `tensors` {name: array}, and `values` {name: what --to bf16 has to write, exactly}."""
+    """Is a checkpoint in memory: `tensors` {name: array}, and `values` {name: the exact values that --to bf16 must write}."""
 
     def __init__(self, config, dtype=BF16):
         self.config, self.dtype = config, dtype
@@ -27,7 +27,7 @@ class Release:
         return random_weight(shape, zlib.crc32(name.encode())).astype(self.dtype)
 
     def plain(self, name, *shape, dtype=None):
-        """A tensor that no conversion but a cast touches."""
+        """Makes a tensor that only a cast changes."""
         self.tensors[name] = self.values[name] = self.weight(name, *shape).astype(dtype or self.dtype)
 
     def norms(self, *names, size=HIDDEN, dtype=None):
@@ -38,14 +38,14 @@ class Release:
         self.tensors[name] = self.values[name] = array
 
     def add(self, kind, module, parts):
-        """Codes of a module: {suffix: array}."""
+        """Adds the codes of a module: {suffix: array}."""
         self.tensors |= {module + suffix: np.ascontiguousarray(array) for suffix, array in parts.items()}
         self.values[module + ("" if kind == "mxfp4-gptoss" else ".weight")] = stored.values(kind, parts)
 
     # ---- one weight in each of the kinds ----
 
     def blocks(self, module, rows, cols, block=(128, 128), scale=".scale", dtype=E8M0):
-        """Block FP8, its scales powers of two or not."""
+        """Makes block FP8 with power-of-two or other scales."""
         grid = -(-rows // block[0]), -(-cols // block[1])
         padded = np.zeros((grid[0] * block[0], grid[1] * block[1]), F32)
         padded[:rows, :cols] = self.weight(module, rows, cols).astype(F32)
@@ -70,7 +70,7 @@ class Release:
                                         "_scales": scale.reshape(experts, rows, cols // 32)})
 
     def mxfp8_rows(self, module, rows, cols):
-        """A table of which each row has a scale for 32 columns."""
+        """Makes a table with a scale per 32 columns of each row."""
         codes, scale = mx.mx(self.weight(module, rows, cols), 8, "rceil")
         self.add("mxfp8", module, {".weight": codes, ".scale": scale.view(E8M0)})
 
@@ -82,7 +82,7 @@ class Release:
                                      ".weight_shape": np.array([rows, cols], np.int32)})
 
     def nvfp4_modelopt(self, shapes):
-        """Modules that share their global scale where loaders run them as one: {module: (rows, cols)}."""
+        """Makes modules {module: (rows, cols)} of a fused layer, which share their global scale."""
         weights = {module: self.weight(module, *shape) for module, shape in shapes.items()}
         ranges = {module: (-6.0, 8.0) for module in shapes}
         made = mx.expected(weights, "nvfp4", "modelopt", ranges=ranges)
@@ -91,7 +91,7 @@ class Release:
             self.add("nvfp4-modelopt", module, parts)
 
     def grouped(self, kind, module, rows, cols, size):
-        """AWQ with zero points; GPTQ, symmetric, in act-order."""
+        """Makes AWQ with zero points, and symmetric GPTQ in act-order."""
         w = self.weight(module, rows, cols).astype(np.float64)
         order = np.arange(cols) // size
         if kind == "gptq":
@@ -110,7 +110,7 @@ class Release:
     # ---- the directory ----
 
     def write(self, directory):
-        """In two files, so that scales stand apart from their codes."""
+        """Writes two files, with scales and codes in different ones."""
         names = list(self.tensors)
         parts = {f"model-{i + 1:05}-of-00002.safetensors": {n: self.tensors[n] for n in names[i::2]} for i in range(2)}
         make(directory, parts, quantization=None, **self.config)
@@ -123,7 +123,7 @@ class Release:
 
 
 def v4_layer(m, x, linear, experts, hashed, ratio, v41=False):
-    """One layer under the prefix `x`. `ratio`: of the compressor; layers with ratio 4 have an indexer."""
+    """Makes one layer with the prefix `x`. `ratio` is that of the compressor; layers with ratio 4 have an indexer."""
     latent = m.config.get("text_config", m.config)["q_lora_rank"]
     for name, rows, cols in (("wq_a", latent, HIDDEN), ("wq_b", 512, latent), ("wkv", 128, HIDDEN), ("wo_a", 128, 128),
                              ("wo_b", HIDDEN, 128)):
@@ -177,7 +177,7 @@ def v4_top(m):
 
 
 def v4_stage(m, x, linear, experts, v41=False):
-    """A layer that predicts the token after the next."""
+    """Makes an MTP layer."""
     linear(f"{x}e_proj", HIDDEN, HIDDEN)
     linear(f"{x}h_proj", HIDDEN, HIDDEN)
     m.norms(f"{x}enorm.weight", f"{x}hnorm.weight", f"{x}norm.weight")
@@ -230,7 +230,7 @@ def deepseek_v41():
 
 
 def mla(m, x):
-    """Latent attention, its latent projection ragged."""
+    """Makes latent attention whose latent projection has partial blocks."""
     for name, rows, cols in (("q_a_proj", 128, HIDDEN), ("q_b_proj", 384, 128), ("kv_a_proj_with_mqa", 192, HIDDEN),
                              ("kv_b_proj", 512, 128), ("o_proj", HIDDEN, 256)):
         m.plain(f"{x}{name}.weight", rows, cols)
@@ -290,7 +290,7 @@ def kimi_k26():
 
 
 def delta_attention(m, x):
-    """Kimi Delta Attention of 3 heads; A_log is filled up to 4."""
+    """Makes Kimi Delta Attention with 3 heads; A_log is padded to 4."""
     for name in ("q_proj", "k_proj", "v_proj", "g_proj"):
         m.plain(f"{x}{name}.weight", 96, HIDDEN)
     m.plain(f"{x}o_proj.weight", HIDDEN, 96)
@@ -304,7 +304,8 @@ def delta_attention(m, x):
 
 
 def kimi_k3():
-    """Latent experts of half the width; layer 3 has latent attention. config.json lists neither router nor latent projections."""
+    """Makes latent experts of half the width; layer 3 has latent attention. config.json lists neither router nor latent
+    projections."""
     weights = group(4, 32, scale_dtype="torch.uint8")
     text = {"model_type": "kimi_k3", "hidden_size": HIDDEN, "num_hidden_layers": 4, "num_attention_heads": 2, "kv_lora_rank": 128,
             "q_lora_rank": 128, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "v_head_dim": 128, "num_experts": 3,
@@ -338,7 +339,7 @@ def kimi_k3():
 
 
 def gpt_oss():
-    """H = I, and neither is whole blocks of 128."""
+    """Makes gpt-oss with H = I, not a multiple of 128."""
     h, experts = 192, 3
     m = Release({"model_type": "gpt_oss", "architectures": ["GptOssForCausalLM"], "hidden_size": h, "intermediate_size": h,
                  "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 64,
@@ -387,7 +388,7 @@ def qwen_layer(m, x, linear, full):
 
 
 def qwen36_moe():
-    """weight_scale_inv in BF16."""
+    """Makes Qwen3.6 MoE with weight_scale_inv in BF16."""
     text = {"model_type": "qwen3_5_moe_text", "hidden_size": HIDDEN, "num_hidden_layers": 2, "num_attention_heads": 2,
             "num_key_value_heads": 1, "head_dim": 128, "num_experts": 3, "moe_intermediate_size": 128, "vocab_size": VOCABULARY,
             "linear_num_key_heads": 2, "linear_key_head_dim": 128, "linear_num_value_heads": 2, "linear_value_head_dim": 128,
@@ -420,7 +421,7 @@ def qwen36_moe():
 
 
 def llama(linears, quantization, dtype=BF16):
-    """linears(release, {module: (rows, cols)}) adds the linear layers of one layer."""
+    """Makes Llama. linears(release, {module: (rows, cols)}) adds the linear layers of one layer."""
     m = Release({"model_type": "llama", "architectures": ["LlamaForCausalLM"], "hidden_size": HIDDEN, "num_hidden_layers": 2,
                  "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 64, "intermediate_size": 384,
                  "vocab_size": VOCABULARY, "torch_dtype": "float16" if dtype == F16 else "bfloat16", "rms_norm_eps": 1e-5,
@@ -438,7 +439,7 @@ def llama(linears, quantization, dtype=BF16):
 
 
 def llama_nvfp4():
-    """ModelOpt's, with scales of an FP8 cache, and hf_quant_config.json that says the same as config.json."""
+    """Makes ModelOpt's NVFP4 with scales of an FP8 cache, and hf_quant_config.json with the contents of config.json."""
     inputs = {"dynamic": False, "num_bits": 4, "type": "float", "group_size": 16}
     producer = {"name": "modelopt", "version": "0.47.0"}
     m = llama(Release.nvfp4_modelopt, {

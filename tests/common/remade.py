@@ -21,7 +21,7 @@ def integers(values):
 
 
 def halves(rng, count):
-    """Positive F16 between 2^-8 and 2^-6: their high bytes are 0x1C to 0x23."""
+    """Makes positive F16 between 2^-8 and 2^-6, with high bytes 0x1C to 0x23."""
     data = bytearray(rng.randbytes(2 * count))
     data[1::2] = data[1::2].translate(bytes(0x1C + i % 8 for i in range(256)))
     return bytes(data)
@@ -35,7 +35,7 @@ def awq(x, rows, cols, rng):
 
 
 def gptq(x, rows, cols, rng):
-    """In act-order. Stored zero points are one less: 15 would be 16, which only GPTQ has."""
+    """Makes GPTQ in act-order. Stored zero points are one less: 15 would be 16, which only GPTQ has."""
     fitting = bytes(b - (b % 16 == 15) - 16 * (b // 16 == 15) for b in range(256))
     groups = cols // GROUP
     order = [c // GROUP for c in range(cols)]
@@ -46,15 +46,15 @@ def gptq(x, rows, cols, rng):
 
 
 def gptoss(x, rows, cols, rng):
-    """A stack of one matrix."""
+    """Makes a stack of one matrix."""
     groups = cols // GROUP
     return {x + "_blocks": ("U8", [1, rows, groups, GROUP // 2], rng.randbytes(rows * cols // 2)),
             x + "_scales": ("U8", [1, rows, groups], rng.randbytes(rows * groups).translate(SCALES))}
 
 
 def stacked(name, shape, data):
-    """The feed-forward layers as stacks of experts, [experts, in, out]: the same numbers in another order. A long row becomes that
-    of several experts, in a layer of its own: the other layers have one."""
+    """Makes the feed-forward layers as stacks of experts, [experts, in, out], with the same numbers in another order. A long
+    row becomes several experts in its own layer. The other layers have one expert."""
     if ".mlp." not in name or len(shape) != 2:
         return {name: ("BF16", shape, data)}
     rows, cols = shape
@@ -74,7 +74,7 @@ V4_NAMES = {"model.": "", ".mlp.experts.": ".ffn.experts.", ".mlp.shared_experts
 
 
 def under_v4_names(name, shape, data):
-    """As DeepSeek-V4 calls them; a dense layer is an expert."""
+    """Returns DeepSeek-V4's names; a dense layer becomes an expert."""
     for old, new in V4_NAMES.items():
         name = name.replace(old, new)
     return {name: ("BF16", shape, data)}
@@ -98,7 +98,7 @@ PLAIN = {
 
 
 def add_partners(made, places):
-    """A layer of gpt-oss has both stacks; a long one that got a layer of its own gets a small one beside it."""
+    """Adds a small stack to a layer of gpt-oss that has only a long one, because each layer has both."""
     lacking = {}
     for name, file in places.items():
         layer, _, leaf = name.rpartition(".")
@@ -112,8 +112,8 @@ def add_partners(made, places):
 
 
 def remake(kind, source, made):
-    """Copies the checkpoint `source` to `made`, with each of its projections replaced by codes of this kind, or with its plain weights
-    in another form."""
+    """Copies the checkpoint `source` to `made`, with its projections replaced by codes of this kind, or its unquantized
+    weights in another form."""
     make, config = PLAIN[kind] if kind in PLAIN else KINDS[kind]
     places = {}
     shutil.copytree(source, made)

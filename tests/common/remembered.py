@@ -7,15 +7,15 @@ import numpy as np
 
 
 def _told(x):
-    """Arrays by what is in them, everything else as it is."""
+    """Returns a key: arrays by their contents, other values unchanged."""
     if isinstance(x, np.ndarray):
         return str(x.dtype), x.shape, hashlib.sha256(np.ascontiguousarray(x).view(np.uint8).data if x.size else b"").digest()
     return x
 
 
 def remembered(function):
-    """Caches a pure function of arrays, numbers and names: equal arguments return the value that was computed first, which is
-    read-only (arrays refuse changes)."""
+    """Caches a pure function of arrays, numbers and names. Equal arguments return the first result, whose arrays are
+    read-only."""
     values = {}
 
     @functools.wraps(function)

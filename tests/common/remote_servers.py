@@ -72,7 +72,7 @@ def find_nginx():
 
 @contextlib.contextmanager
 def nginx(root, work, certificate=None, more=""):
-    """Serves a folder: the address. `certificate` is (certificate, key) for https."""
+    """Serves a folder and yields the address. `certificate` is (certificate, key) for https."""
     work.mkdir()
     port = free_port()
     ssl = "ssl" if certificate else ""
@@ -94,7 +94,8 @@ def find_apache():
 
 @contextlib.contextmanager
 def apache(models, options):
-    """Serves a copy of a folder: the address. As root, Apache changes its user, so the copy is one that all can read."""
+    """Serves a copy of a folder and yields the address. Apache changes its user if started by root, so all users can read
+    the copy."""
     with tempfile.TemporaryDirectory() as name:
         work, port = pathlib.Path(name), free_port()
         shutil.copytree(models, work / "root")
@@ -129,7 +130,7 @@ class Server(http.server.ThreadingHTTPServer):
         return f"http://127.0.0.1:{self.server_port}"
 
     def handle_error(self, request, client_address):
-        """A client that breaks a connection is no error of the server."""
+        """Ignores a client that breaks a connection."""
 
     def __enter__(self):
         threading.Thread(target=self.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
@@ -145,7 +146,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
     timeout = 30
 
     def log_message(self, *words):
-        """Nothing is logged."""
+        """Logs nothing."""
 
     def answer(self, code, body=b"", **headers):
         self.send_response(code)
@@ -175,7 +176,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         return f'"{status.st_mtime_ns:x}-{status.st_size:x}"'
 
     def send_file(self, place):
-        """A range of the file, with the fault of this request."""
+        """Sends a range of the file, with the fault of this request."""
         size, etag, fault = place.stat().st_size, self.etag(place), self.server.fault(self)
         wanted = self.headers.get("Range")
         if fault in ("429", "503", "500"):
@@ -219,7 +220,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
 
 
 class Blobs(Handler):
-    """The server to which the Hub redirects: large files by their digest, while the signature in the query is valid."""
+    """Is the server to which the Hub redirects: large files by their digest, while the signature in the query is valid."""
 
     def route(self, path):
         hub = self.server.settings["hub"]
@@ -233,7 +234,7 @@ class Blobs(Handler):
 
 
 class HubHandler(Handler):
-    """The Hub: what /api/models and /resolve answer."""
+    """Answers /api/models and /resolve as the Hub does."""
 
     def route(self, path):
         hub, parts = self.server, path.strip("/").split("/")
@@ -274,7 +275,7 @@ class HubHandler(Handler):
 
 
 class Hub(Server):
-    """A Hub with the models of a folder ORG/NAME, and the server with their large files on another port."""
+    """Is a Hub with the models of a folder ORG/NAME, and the server of their large files on another port."""
 
     def __init__(self, root, token=None):
         super().__init__(root, HubHandler)
@@ -304,7 +305,7 @@ def has_moto():
 
 @contextlib.contextmanager
 def s3(work):
-    """An empty S3 of moto: the address."""
+    """Starts an empty S3 of moto and yields the address."""
     port = free_port()
     with open(work, "wb") as log, subprocess.Popen([sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)],
                                                    env=dict(os.environ, MOTO_S3_DEFAULT_MAX_KEYS="10"), stdout=log, stderr=log) as process:
@@ -316,7 +317,7 @@ def s3(work):
 
 
 def upload(url, bucket, prefix, folder):
-    """Puts the files of a folder into a bucket, which is made."""
+    """Creates a bucket and uploads the files of a folder."""
     def put(path, data=b""):
         request = urllib.request.Request(f"{url}/{urllib.parse.quote(path)}", data=data, method="PUT",
                                          headers={"Content-Type": "application/octet-stream", "Authorization": "AWS4-HMAC-SHA256 Credential=key/20260101/us-east-1/s3/aws4_request"})
@@ -328,7 +329,8 @@ def upload(url, bucket, prefix, folder):
 
 
 def outputs_differ(local, remote, address):
-    """How the output of a remote source differs from that of a local one; None: only the manifest says where it was."""
+    """Returns the difference between the outputs of a remote and a local source; None if only the manifest's address
+    differs."""
     for folder in (local, remote):
         shutil.rmtree(folder / ".tessera", ignore_errors=True)
         for path in folder.rglob("tessera.manifest.json"):

@@ -80,7 +80,7 @@ def make(tessera, source, folder):
 
 
 def row(name, sqnr, block=0.027, **more):
-    """A tensor of quantization_report.json."""
+    """Returns a tensor of quantization_report.json."""
     relative = 10 ** (-sqnr / 20)
     return {"name": name, "file": "model-00001-of-00163.safetensors", "shape": [7168, 2048], "elements": 14680064,
             "nonzero": 14680000, "saturated": 0, "flushed": 12, "blocks": 896, "zero_blocks": 0, "relative_error": relative,
@@ -91,7 +91,7 @@ def row(name, sqnr, block=0.027, **more):
 
 
 def quantization_report(rows, **more):
-    """A whole quantization_report.json of these tensors."""
+    """Returns a complete quantization_report.json with these tensors."""
     whole = {key: value for key, value in row("", 31.5).items() if key not in ("name", "file", "shape") and "_at" not in key}
     return {"schema": "tessera-quantization-report/1", "version": "0.1.0", "command": "quantize --scheme fp8-block", "tensors": rows,
             "whole": {"tensors_quantized": len(rows), "tensors_kept": 0, "bits_per_weight": 8.002, **whole},
@@ -99,7 +99,7 @@ def quantization_report(rows, **more):
 
 
 def deepseek(layers, experts, seed=0):
-    """Tensors as DeepSeek-V3 has them, all of them sound: 31.5 dB."""
+    """Returns tensors with the names of DeepSeek-V3, all with 31.5 dB."""
     chance = random.Random(seed)
     modules = [f"self_attn.{m}" for m in ("q_a_proj", "q_b_proj", "kv_a_proj_with_mqa", "kv_b_proj", "o_proj")]
     modules += [f"mlp.experts.{e}.{m}" for e in range(experts) for m in ("gate_proj", "up_proj", "down_proj")]
@@ -107,13 +107,14 @@ def deepseek(layers, experts, seed=0):
 
 
 def write(path, document):
-    """Writes a document with a line for each tensor, as Tessera does; returns the path."""
+    """Writes a document with one line per tensor, as Tessera does. Returns the path."""
     path.write_text(json.dumps(document).replace('}, {"name"', '},\n    {"name"'))
     return path
 
 
 def write_faulty(folder):
-    """A source, and an output of it for each fault: {"source", "transposed", "code", "missing": directory}; and {fault: tensor}."""
+    """Writes a source, and an output for each fault: {"source", "transposed", "code", "missing": directory}; and {fault:
+    tensor}."""
     rng = np.random.default_rng(8)
     names = [f"model.layers.{i}.mlp.experts.1.down_proj.weight" for i in range(4)]
     source = {name: rng.standard_normal((384, 640)).astype(BF16) for name in names}

@@ -24,7 +24,7 @@ def error(code):
 
 
 def signature(method, path, headers, region, body=b""):
-    """The signature of AWS (version 4) that a request must have, from its documentation, and the one that it has."""
+    """Returns the signature that a request must have by AWS's documentation (version 4), and the one that it has."""
     authorization = dict(part.strip().split("=", 1) for part in headers["Authorization"].removeprefix("AWS4-HMAC-SHA256").split(","))
     names = authorization["SignedHeaders"].split(";")
     given = {name.lower(): " ".join(value.split()) for name, value in headers.items()}
@@ -44,8 +44,8 @@ def signature(method, path, headers, region, body=b""):
 
 
 class Handler(remote_servers.Handler):
-    """Faults: a status; "reset" before the request has an effect, "lost" after it; "damaged" bytes; "stall"; "cut" answers;
-    "error200" instead of the end of an upload; "gone" uploads; "redirect"."""
+    """Answers requests. Faults: a status; "reset" before the request has an effect, "lost" after it; "damaged" bytes;
+    "stall"; "cut" answers; "error200" instead of the end of an upload; "gone" uploads; "redirect"."""
 
     def do_GET(self):
         self.serve()
@@ -102,7 +102,7 @@ class Handler(remote_servers.Handler):
             self.connection.close()
 
     def act(self, body):
-        """Carries the request out: the status, the body and the headers of the answer."""
+        """Executes the request. Returns the status, the body and the headers of the answer."""
         store = self.server
         if "Authorization" not in self.headers:
             return 403, error("AccessDenied"), {}
@@ -184,7 +184,7 @@ class Handler(remote_servers.Handler):
 
 
 class Store(remote_servers.Server):
-    """Objects by key, of one bucket. `order`: the keys in the order in which they appeared, "-KEY" where one was removed.
+    """Stores the objects of one bucket by key. `order`: the keys in the order of their appearance, "-KEY" for a removal.
     `requests` has (what, key, headers)."""
 
     def __init__(self, fault=None, **settings):
@@ -205,7 +205,7 @@ class Store(remote_servers.Server):
         self.socket = context.wrap_socket(self.socket, server_side=True)
 
     def difference(self, prefix, folder):
-        """How the objects differ from the files of a folder; None: they do not."""
+        """Returns the difference between the objects and the files of a folder; None without one."""
         files = {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file() and ".tessera" not in path.parts}
         objects = {key.removeprefix(prefix): data for key, (data, _) in self.objects.items() if key.startswith(prefix)}
         if files.keys() != objects.keys():

@@ -14,7 +14,7 @@ def f32(x):
 
 
 def nearest(quotient, element):
-    """The element's nearest value, ties to even, nothing beyond its largest one."""
+    """Returns the nearest value of the element, ties to even, at most its largest one."""
     most = F32(448 if element is E4M3 else 6)
     return np.clip(f32(quotient), -most, most).astype(element).astype(F64)
 
@@ -24,7 +24,7 @@ def amax_of(x):
 
 
 def fp8_rows(x):
-    """A scale for each row of the last axis: amax / 448."""
+    """Quantizes with a scale per row of the last axis: amax / 448."""
     scale = f32(np.maximum(amax_of(x), 1e-10) / 448).astype(F64)
     return nearest(x / scale, E4M3) * scale
 
@@ -50,17 +50,18 @@ def azp_rows(x):
 
 
 def fp8_static(scale):
-    """One scale of the tensor, beyond which values are clipped."""
+    """Quantizes with one scale of the tensor, and clips values beyond its range."""
     return lambda x: nearest(x / F64(scale), E4M3) * F64(scale)
 
 
 def int8_static(scale, zero=0):
-    """q = round(x / scale) + zero point, x = scale * (q - zero point)."""
+    """Quantizes: q = round(x / scale) + zero point, x = scale * (q - zero point)."""
     return lambda x: ((np.rint(f32(x / F64(scale))) + int(zero)).clip(-128, 127) - int(zero)) * F64(scale)
 
 
 def mx(element):
-    """A power of two for 32 columns: the least one under which amax is not beyond the element's largest value."""
+    """Quantizes with a power of two per 32 columns: the smallest one for which amax does not exceed the element's largest
+    value."""
     def of_group(x):
         most = 448 if element is E4M3 else 6
         scale = 2.0 ** np.ceil(np.log2(np.maximum(amax_of(x), 2.0**-100) / most))
@@ -69,7 +70,7 @@ def mx(element):
 
 
 def nvfp4(divisor):
-    """An e4m3 scale for 16 columns, amax / 6 times `divisor`, which a group's scale is divided by again."""
+    """Quantizes with an e4m3 scale per 16 columns: amax / 6 times `divisor`, which later divides it."""
     def of_group(x):
         scale = nearest(f32(amax_of(x)) / F32(6) * F32(divisor), E4M3)
         unit = (f32(scale) / F32(divisor)).astype(F64)

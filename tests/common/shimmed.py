@@ -17,7 +17,7 @@ CPU_SECONDS, SECONDS = 20, 120
 
 
 class Shimmed:
-    """A tool whose calls can fail. `work` takes the files that tell of a run."""
+    """Is a tool whose calls can fail. `work` has the files that describe a run."""
 
     def __init__(self, tool, build, work, record=False):
         self.plan, self.told, self.record = work / "faults.plan", work / "faults.told", work / "faults.record"
@@ -62,5 +62,5 @@ class Shimmed:
 
 
 def build_of(options):
-    """The folder of the build that has what is preloaded: make_checkpoint's."""
+    """Returns the build folder of the preloaded library, which is that of make_checkpoint."""
     return pathlib.Path(options.make).resolve().parent.parent.parent

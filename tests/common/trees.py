@@ -9,7 +9,7 @@ def digest(data):
 
 
 def is_note(name):
-    """Returns True if it is one of Tessera's own notes, which may record a repair or be left over."""
+    """Returns True for Tessera's own records, which may describe a repair or be left over."""
     return "/.tessera/" in f"/{name}"
 
 
@@ -18,7 +18,7 @@ def is_config(name):
 
 
 def tree_of(folder):
-    """{name: digest} of all below a folder; of notes and folders only the names."""
+    """Returns {name: digest} of all below a folder; records and folders have only names."""
     found = {}
     for place, folders, files in os.walk(folder):
         for name in folders + files:
@@ -33,7 +33,7 @@ def tree_of(folder):
 
 
 def difference(expected, found):
-    """The first difference between two trees in words, or None."""
+    """Returns the first difference between two trees in words, or None."""
     for name in sorted(expected.keys() | found.keys()):
         if expected.get(name) != found.get(name):
             return f"{name}: " + ("is missing" if name not in found else "should not be there" if name not in expected else "its bytes differ")
@@ -41,8 +41,8 @@ def difference(expected, found):
 
 
 def is_whole(config, whole, found):
-    """Returns True if all that this config.json of `found` speaks of is there as it is in `whole`: the output around it, which may have other
-    folders of ranks, whose own config.json may still be missing. Notes may differ."""
+    """Returns True if all files that this config.json of `found` refers to are the same as in `whole`. The output may also
+    have folders of other ranks, whose config.json may be missing. Records may differ."""
     root = config.rpartition("/")[0]
     while root and f"{root}/.tessera" not in whole:
         root = root.rpartition("/")[0]

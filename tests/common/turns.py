@@ -6,7 +6,7 @@ import os
 
 
 def whole():
-    """Tells if all cases are wanted."""
+    """Returns true if all cases are requested."""
     return bool(os.environ.get("TESSERA_LONG"))
 
 

@@ -42,7 +42,7 @@ def write_tokens(path, sequences, vocabulary):
 
 
 def operations(config):
-    """Returns those of the linear layers and of causal attention for a token."""
+    """Returns the operations of linear layers and causal attention per token."""
     hidden, inner, kv = config["hidden_size"], config["intermediate_size"], config["num_key_value_heads"] * config["head_dim"]
     weights = hidden * (2 * hidden + 2 * kv + 3 * inner)
     return config["num_hidden_layers"] * (2 * weights + 2 * LENGTH * hidden)
@@ -69,7 +69,8 @@ def calibrate(options, src, tokens, precision, work):
 
 
 def write_v3(path, pool):
-    """Writes one layer of DeepSeek-V3. Codes are bytes of `pool`, which has no NaN; scales make the weights' variance 1 / columns."""
+    """Writes one layer of DeepSeek-V3. Codes are bytes of `pool`, which has no NaN; with the scales the weights have the
+    variance 1 / columns."""
     h, inner, heads, tensors = V3["hidden_size"], V3["moe_intermediate_size"], V3["num_attention_heads"], {}
 
     def plain(name, *shape):
@@ -119,7 +120,7 @@ def write_v3(path, pool):
 
 
 def bench_v3(torch, checks, options, work):
-    """One layer of DeepSeek-V3: seconds with loading, and the most memory of the host."""
+    """Measures one layer of DeepSeek-V3: seconds with loading, and the peak memory of the host."""
     pool = bytes(torch.randint(0, 0x68, (1 << 24,), dtype=torch.uint8) | torch.randint(0, 2, (1 << 24,), dtype=torch.uint8) << 7)
     src = write_v3(pathlib.Path(work, "v3"), pool)
     tokens = write_tokens(pathlib.Path(work, "v3.npy"), FEW, V3["vocab_size"])
@@ -151,7 +152,8 @@ def peaks(torch, precisions):
 
 
 def transformers_rates(torch, src, ids, per_token, module_of):
-    """Times passes without the head, 8 sequences at a time: {"": rate, "with hooks": rate}, the sums of x^2 of a module, and seconds to load."""
+    """Measures passes without the head, 8 sequences at a time. Returns {"": rate, "with hooks": rate}, the sums of x^2 of a
+    module, and the seconds of loading."""
     import transformers
     began = time.monotonic()
     model = transformers.AutoModelForCausalLM.from_pretrained(src, dtype=torch.bfloat16, attn_implementation="sdpa").to("cuda").model

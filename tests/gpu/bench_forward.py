@@ -33,7 +33,8 @@ def run(options, words, devices):
 
 
 def compare(options, words, layers):
-    """Runs both in turn, and prints their medians: {devices: (seconds in layers, in all)}, {devices: the last result}."""
+    """Runs both in turns, and prints their medians. Returns {devices: (seconds in layers, in all)} and {devices: the last
+    result}."""
     run(options, words, 2)  # brings the files into the page cache
     times, results = {1: [], 2: []}, {}
     for _ in range(options.rounds):
@@ -52,7 +53,7 @@ def compare(options, words, layers):
 
 
 def make_reference(path, source, tokens):
-    """Token ids and states of no model, so that one model runs alone."""
+    """Writes random token ids and states, so that one model runs alone."""
     config = json.loads(pathlib.Path(source, "config.json").read_text())
     hidden, last = config["hidden_size"], config["num_hidden_layers"]
     ids = array.array("i", (i % config["vocab_size"] for i in range(tokens))).tobytes()

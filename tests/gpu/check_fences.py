@@ -42,7 +42,7 @@ FAULTS = {UNFENCED: "the copy engine may read shared memory before fence.proxy.a
 
 
 def kernels(ptx):
-    """{name: its lines}"""
+    """Returns {name: its lines}."""
     found, name = {}, None
     for line in ptx.splitlines():
         entry = ENTRY.match(line)
@@ -55,7 +55,7 @@ def kernels(ptx):
 
 
 def blocks_of(lines):
-    """Straight runs of instructions, with the labels that may follow: [(label, effects, [labels])]."""
+    """Returns basic blocks with the labels that may follow: [(label, effects, [labels])]."""
     blocks, label, effects, number = [], "entry", [], 0
 
     def end(*following):
@@ -80,7 +80,8 @@ def blocks_of(lines):
 
 
 def faults_of(lines):
-    """The faults of a kernel, and how many reads were checked. A state is what some path to a place may have left undone."""
+    """Returns the faults of a kernel, and the number of checked reads. A state is a set of unfinished operations on some
+    path."""
     blocks = {label: (effects, following) for label, effects, following in blocks_of(lines)}
     before, faults = collections.Counter(), set()
     pending, seen = ["entry"], set()

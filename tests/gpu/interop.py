@@ -94,15 +94,14 @@ MODELS = {"llama": llama, "qwen3-moe": qwen3_moe, "deepseek-v3": deepseek_v3}
 
 
 def is_quantized(name, weight):
-    """By transformers' names, where the experts of a layer are one tensor [E, out, in]."""
+    """Uses transformers' names, with which the experts of a layer are one tensor [E, out, in]."""
     return weight.ndim >= 2 and re.search(r"_proj(_with_mqa)?(\.weight)?$", name) is not None
 
 
 def block_quantize_dequantize(weight, scale_fmt):
-    """Returns the values after block FP8, in the weight's dtype. On the CPU: a GPU would multiply by 1/448.
+    """Returns the values after block FP8, in the weight's dtype. Runs on the CPU, because a GPU would multiply by 1/448.
 
-    Experts that are gate over up need no cut: their halves are multiples of a block.
-    """
+    Stacks of gate and up need not be divided, because their halves are multiples of a block."""
     x = weight.detach().cpu().float()
     *stack, rows, cols = x.shape
     if rows % BLOCK or cols % BLOCK:

@@ -160,7 +160,7 @@ MODELS = {
 
 
 def record(config):
-    """(model, {name: tensor}) of one forward pass."""
+    """Returns (model, {name: tensor}) of one forward pass."""
     torch.manual_seed(1)
     text = config.get_text_config()
     multimodal = text is not config

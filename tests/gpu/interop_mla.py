@@ -42,12 +42,12 @@ def make(q_rank, yarn):
 
 
 def interleaved(x):
-    """[B, H, T, rope] as transformers holds it (first elements of all pairs, then second) to [B, T, H, rope]."""
+    """Converts [B, H, T, rope] in transformers' order (first elements of all pairs, then second ones) to [B, T, H, rope]."""
     return torch.stack(x.chunk(2, -1), -1).flatten(-2).transpose(1, 2)
 
 
 def record(model):
-    """{stage: tensor} of one forward pass."""
+    """Returns {stage: tensor} of one forward pass."""
     stages, attention = {}, model.model.layers[0].self_attn
 
     def keep(name):

@@ -62,13 +62,13 @@ def load(directory):
 
 
 def load_model(directory):
-    """Without the sums beside it, which bear the weights' names."""
+    """Loads the model without the file of sums, which have the names of weights."""
     return {key: value for path in sorted(pathlib.Path(directory).glob("model*.safetensors"))
             for key, value in safetensors.torch.load_file(path).items()}
 
 
 def expected(module, args):
-    """value(code) * scale in FP32, from the definition."""
+    """Returns value(code) * scale in FP32, from the definition."""
     weight, scale = module["weight"].float(), module["weight_scale"].float()
     rows, cols = args.block_structure
     spread = scale.repeat_interleave(rows, 0).repeat_interleave(cols, 1)
@@ -76,7 +76,7 @@ def expected(module, args):
 
 
 def read_config(directory):
-    """(configuration, scheme of its only group, compressor), as compressed-tensors reads them from config.json."""
+    """Returns (configuration, scheme of its only group, compressor), as compressed-tensors reads them from config.json."""
     config = json.loads((pathlib.Path(directory) / "config.json").read_text())["quantization_config"]
     beside = ("sparsity_config", "transform_config", "version")  # which its reader of checkpoints takes off before
     model = QuantizationConfig.model_validate({key: value for key, value in config.items() if key not in beside})
@@ -85,7 +85,7 @@ def read_config(directory):
 
 
 def quantized_modules(checks, name, tensors, ignored):
-    """(module, its tensors by the last part of their names) of each quantized module."""
+    """Yields (module, its tensors by the last part of their names) of each quantized module."""
     modules = sorted(key.removesuffix(".weight_scale") for key in tensors if key.endswith(".weight_scale"))
     checks.check(f"{name}: something is quantized", modules)
     checks.check(f"{name}: nothing quantized is ignored", not set(modules) & set(ignored))
@@ -107,14 +107,14 @@ def check_output(checks, name, directory):
 
 
 def codes_of(words, bits, count):
-    """Words of I32 along their last dimension to codes, in NumPy: the first in the lowest bits."""
+    """Unpacks I32 words along their last dimension in NumPy, the first code in the lowest bits."""
     fields = words.numpy().view(np.uint32)[..., None] >> (bits * np.arange(32 // bits, dtype=np.uint32)) & (2**bits - 1)
     codes = fields.reshape(*words.shape[:-1], -1)[..., :count].astype(np.int64) - 2 ** (bits - 1)
     return torch.from_numpy(codes.astype(np.int8))
 
 
 def check_packing(checks, name, parts, args):
-    """Its packing of what we packed; zero points are packed along the rows."""
+    """Compares with the package's packing. Zero points are packed along the rows."""
     rows, cols = parts["weight_shape"].tolist()
     codes = codes_of(parts["weight_packed"], args.num_bits, cols)
     checks.check(f"{name}: packing", torch.equal(pack_to_int32(codes, args.num_bits), parts["weight_packed"]))
@@ -125,7 +125,7 @@ def check_packing(checks, name, parts, args):
 
 
 def check_by_row(checks, name, directory, values):
-    """Against `values`, what tessera makes of it in floating point."""
+    """Compares with `values`, Tessera's decoded weights."""
     model, scheme, compressor = read_config(directory)
     want = load(values)
     for module, parts in quantized_modules(checks, name, load_model(directory), model.ignore):
@@ -139,7 +139,7 @@ E2M1 = torch.tensor([0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -
 
 
 def meant(parts):
-    """value(code) * scale in FP32, rounded to BF16 once."""
+    """Returns value(code) * scale in FP32, rounded to BF16 once."""
     scale, packed = parts["weight_scale"], parts.get("weight_packed")
     unit = scale.float() if scale.dtype != torch.uint8 else torch.ldexp(torch.ones(scale.shape), scale.int() - 127)
     if "weight_global_scale" in parts:

@@ -123,7 +123,7 @@ class Model:
         self.tensors[name] = ("F32", shape, array.array("f", (self.rng.gauss(0, 0.3) for _ in range(n))).tobytes())
 
     def v4(self):
-        """DeepSeek-V4 under the names of its release."""
+        """Makes DeepSeek-V4 with the names of its release."""
         self.add("embed.weight", (VOCABULARY, HIDDEN), 1)
         self.add("head.weight", (VOCABULARY, HIDDEN))
         self.norm("norm", HIDDEN)
@@ -309,7 +309,7 @@ def run(tessera, *words):
 
 
 def make_reference(path, width):
-    """Random states and logits, which no model has: only the figures are compared."""
+    """Writes random states and logits. Only the figures of both devices are compared."""
     rng, (sequences, length) = random.Random(1), (2, 40)
     shapes = {**{f"hidden_states.{n}": (sequences, length, width) for n in range(LAYERS + 1)}, "logits": (sequences, length, VOCABULARY)}
     tensors = {"input_ids": ("I32", (sequences, length), array.array("i", (rng.randrange(VOCABULARY) for _ in range(sequences * length))).tobytes())}
@@ -320,7 +320,7 @@ def make_reference(path, width):
 
 
 def check_two(checks, tessera, family, words, on_one):
-    """Two GPUs give the figures of one. cuBLAS may sum the shares of a product in another order."""
+    """Two GPUs have the figures of one, except for cuBLAS' order of summation."""
     on_two = run(tessera, *words, "--device", "cuda", "--devices", 2)
     if "--devices:" in on_two.get("error", ""):
         print(f"{family:12} left out: two GPUs: {on_two['error'].strip()}")
@@ -332,8 +332,8 @@ def check_two(checks, tessera, family, words, on_one):
 
 
 def check_precisions(checks, tessera, family, both, in_double):
-    """Products in FP32 and BF16 change the figures of a comparison of weights little: their noise is in both passes. The routers of
-    random models have many scores that are nearly equal, so that BF16 chooses some other experts."""
+    """Products in FP32 and BF16 change the figures little, because both passes have the same noise. Routers of random models
+    have many nearly equal scores, so BF16 chooses some other experts."""
     for precision, most, figures in (("fp32", 1e-4, FIGURES), ("bf16", 0.5, ("sqnr_db", "agreement"))):
         result = run(tessera, *both, "--exact", "--device", "cuda", "--precision", precision)
         apart = distance(in_double, result, figures)
@@ -342,7 +342,7 @@ def check_precisions(checks, tessera, family, both, in_double):
 
 
 def check_groups(checks, tessera, family, both, whole):
-    """Sequences that run one after another, with the least memory that is accepted, give the same figures. Models with an indexer
+    """Sequences that run one after another, with the smallest accepted memory, have the same figures. Models with an indexer
     run all tokens at once."""
     words = [*both, "--exact", "--device", "cuda", "--memory"]
     least = re.search(r"need (\d+) MB", run(tessera, *words, "1MB").get("error", ""))
@@ -356,7 +356,7 @@ def check_groups(checks, tessera, family, both, whole):
 
 
 def statistics(tessera, src, tokens, device, work, precision="fp64"):
-    """The tensors of calibrate --hessians, as FP32 numbers, or the error."""
+    """Returns the tensors of calibrate --hessians as FP32 numbers, or the error."""
     out = pathlib.Path(work, "statistics.safetensors")
     out.unlink(missing_ok=True)
     code, _, err = harness.run(tessera, ["calibrate", src, "--tokens", tokens, "--hessians", "--device", device, "--precision", precision,
@@ -371,12 +371,13 @@ MIXED = r"(model\.)?layers\.0\..*\.(o_proj|out_proj|wo_a)\.input_mean_square"  #
 
 
 def difference(a, b):
-    """The largest difference, as a share of the largest number of a."""
+    """Returns the largest difference relative to the largest number of a."""
     return max(abs(x - y) for x, y in zip(a, b)) / (max(map(abs, a)) or 1)
 
 
 def check_statistics(checks, tessera, family, src, work):
-    """Sums on both devices differ by their order only. Values are compared with the largest of their tensor."""
+    """Compares sums of both devices, which differ only in the order of summation, relative to the largest value of their
+    tensor."""
     rng, tokens = random.Random(2), pathlib.Path(work, "tokens.txt")
     tokens.write_text("\n".join(" ".join(str(rng.randrange(VOCABULARY)) for _ in range(70)) for _ in range(5)))
     on_cpu, on_gpu = (statistics(tessera, src, tokens, device, work) for device in ("cpu", "cuda"))
@@ -398,7 +399,7 @@ FIGURES = ("sqnr_db", "relative_error", "kl_mean_nats", "agreement", "token_agre
 
 
 def distance(a, b, figures=FIGURES):
-    """The largest relative difference of two results' figures; infinite where something else differs."""
+    """Returns the largest relative difference of two results' figures; infinity if anything else differs."""
     if "error" in a or "error" in b or len(a["judgements"]) != len(b["judgements"]):
         return float("inf")
     most = 0.0

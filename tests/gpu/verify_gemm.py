@@ -26,14 +26,14 @@ KERNELS = ("CUDA plain", "CUDA mma", "CUDA fast")
 
 
 def block_fp8(rows, cols):
-    """(codes, scales) of any sign and size, none of them NaN."""
+    """Returns (codes, scales) of any sign and size, without NaN."""
     codes = bytes(c & 0xFE if c & 0x7F == 0x7F else c for c in range(256))
     grid = -(-rows // 128) * -(-cols // 128)
     return random.randbytes(rows * cols).translate(codes), struct.pack(f"<{grid}f", *(random.uniform(1e-4, 2e-4) for _ in range(grid)))
 
 
 def make_layer(directory):
-    """One layer; every expert has the weights of one of a few."""
+    """Makes one layer. Every expert has one of a few sets of weights."""
     random.seed(2)
     directory.mkdir()
     tensors = {}
@@ -54,7 +54,7 @@ def make_layer(directory):
 
 
 def verify(checks, tessera, name, directory, *options):
-    """The judgements of kernels, {(subject, what): judgement}."""
+    """Returns the judgements of kernels, {(subject, what): judgement}."""
     code, out, err = harness.run(tessera, ["verify", "gemm", directory, "--device", "cuda", "--json", "-", *options])
     harness.skip_without_gpu(code, err)
     if not checks.check(f"{name}: exit code", code == 0, err):

@@ -35,14 +35,14 @@ TOLERANCE = 0.2
 
 
 def write_ranges(source, path):
-    """Ranges of the inputs of every projection, made up."""
+    """Writes random ranges of the inputs of every projection."""
     names = [name for file in pathlib.Path(source).glob("*.safetensors") for name in harness.read_safetensors(file)[1]]
     modules = [name.removesuffix(".weight") for name in names if name.endswith("_proj.weight")]
     path.write_text(json.dumps({module: {"min": -1.5, "max": 4.25} for module in modules}))
 
 
 def verify(tessera, check, device, directory):
-    """(exit code, the result as JSON)"""
+    """Returns (exit code, the result as JSON)."""
     code, out, err = harness.run(tessera, ["verify", check, directory, "--device", device, "--sample", "3", "--json", "-"])
     harness.skip_without_gpu(code, err)
     if code not in (0, 1):
@@ -55,7 +55,7 @@ def by_place(result):
 
 
 def check_both(checks, tessera, name, check, directory):
-    """The judgements of both devices by place, after what both have in common was looked at."""
+    """Compares what the results of both devices have in common. Returns the judgements by position."""
     results = {device: verify(tessera, check, device, directory) for device in ("cpu", "cuda")}
     for device, (code, result) in results.items():
         wrong = [f"{j['what']}: {j['fault']}" for j in result["judgements"] if not j["passed"]]
@@ -88,7 +88,7 @@ def check_form(checks, tessera, name, check, directory):
 
 
 def check_fault(checks, tessera, directory):
-    """One azp_with_adj of each tensor 1000 too large."""
+    """Adds 1000 to one azp_with_adj of each tensor."""
     path = os.path.join(directory, "tessera-azp.safetensors")
     metadata, tensors = harness.read_safetensors(path)
     for name, (dtype, shape, data) in tensors.items():

@@ -28,7 +28,7 @@ FULL = {"hidden_size": 7168, "num_attention_heads": 128, "qk_nope_head_dim": 128
 
 
 def numbers(rows, cols):
-    """BF16 of any sign, of the size of 1 / sqrt(cols); of one column 0.5 to 2."""
+    """Returns BF16 of any sign and of the size of 1 / sqrt(cols); of one column 0.5 to 2."""
     high = (0x3F,) if cols == 1 else (0x3D, 0xBD) if cols < 2048 else (0x3C, 0xBC)
     data = bytearray(random.randbytes(2 * rows * cols))
     data[1::2] = bytes(data[1::2]).translate(bytes(high[i % len(high)] for i in range(256)))
@@ -36,7 +36,7 @@ def numbers(rows, cols):
 
 
 def make_layer(directory, config):
-    """A checkpoint that is one layer's attention."""
+    """Writes a checkpoint with the attention of one layer."""
     random.seed(1)
     hidden, heads, nope, rope, v, rank, q_rank = (config[key] for key in SMALL)
     shapes = {"kv_a_proj_with_mqa": (rank + rope, hidden), "kv_a_layernorm": (rank, 1), "o_proj": (hidden, heads * v),
@@ -63,7 +63,7 @@ def run(tessera, *options, **environment):
 
 
 def verify(checks, tessera, name, *options, **environment):
-    """({what: judgement} of kernels, why something was skipped)"""
+    """Returns ({what: judgement} of kernels, the reason of a skip)."""
     done = run(tessera, *options, "--device", "cuda", "--json", "-", **environment)
     if not checks.check(f"{name}: exit code", done.returncode in (0, 1), done.stderr):
         return {}, []

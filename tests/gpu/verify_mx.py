@@ -25,7 +25,7 @@ FORMS = [
 
 
 def check_check(checks, tessera, name, check, directory):
-    """The judgements of one check by place, of both devices, after what both have in common was looked at."""
+    """Compares what one check of both devices has in common. Returns the judgements by position."""
     on_cpu, on_gpu = check_both(checks, tessera, name, check, directory)
     print(f"{name:28} {check:8} {len(on_cpu):5} judgements on the CPU, {len(on_gpu):5} with a GPU", flush=True)
     return on_cpu, on_gpu

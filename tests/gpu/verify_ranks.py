@@ -25,7 +25,7 @@ HELD = 700  # MiB: more than a context of CUDA needs, less than the scores of 4,
 
 
 def run(options, *words, **environment):
-    """(exit code, stdout, stderr, seconds)"""
+    """Returns (exit code, stdout, stderr, seconds)."""
     began = time.monotonic()
     done = subprocess.run([options.tessera, "verify", *map(str, words)], capture_output=True, text=True, timeout=300,
                           env=os.environ | environment)
@@ -33,7 +33,7 @@ def run(options, *words, **environment):
 
 
 def sums(result):
-    """{(subject, what without the words for how ranks are joined): the figures of a sum over ranks}"""
+    """Returns {(subject, what without the words about the connection): the figures of a sum over ranks}."""
     found = {}
     for j in result["judgements"]:
         kernel, ranks, end = j["what"].partition(" ranks ")
@@ -43,7 +43,7 @@ def sums(result):
 
 
 def judge(checks, options, name, model, ranks, words=("--device", "cuda"), **environment):
-    """The JSON of a run that has to pass."""
+    """Returns the JSON of a run that must pass."""
     code, out, err, seconds = run(options, "gemm", model, *LAYERS, *words, "--tp", ranks, "--tokens", 200, "--json", "-", **environment)
     harness.skip_without_gpu(code, err)
     if not checks.check(f"{name}: exit code", code == 0, f"{code}: {err}"):
@@ -58,7 +58,7 @@ def judge(checks, options, name, model, ranks, words=("--device", "cuda"), **env
 
 
 def check_in_turn(checks, options, model):
-    """One visible GPU: ranks run in turn, and the result says why."""
+    """With one visible GPU, the ranks run in turns, and the result has the reason."""
     one = {"CUDA_VISIBLE_DEVICES": os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0]}
     result = judge(checks, options, "two ranks in turn on one GPU", model, 2, **one)
     if result is None:
@@ -78,7 +78,7 @@ def check_in_turn(checks, options, model):
 
 
 def check_joined(checks, options, model, in_turn):
-    """Two GPUs: NCCL's sums of two ranks have the bits of ranks in turn, since the sum of two numbers has one order."""
+    """With two GPUs, NCCL's sums have the bits of ranks in turns, because the sum of two numbers has only one order."""
     result = judge(checks, options, "two ranks on two GPUs", model, 2, ("--devices", 2))
     if result is None:
         return
@@ -102,7 +102,7 @@ def find_nccl():
 
 
 def check_faults(checks, options, model, work):
-    """A rank that does not join, that dies before its sum or between two sums, and one whose connection breaks."""
+    """Tests a rank that does not connect, one that dies before its sum or between two sums, and one whose connection breaks."""
     folder = pathlib.Path(work, "faults")
     folder.mkdir()
     shutil.copy(pathlib.Path(options.make).resolve().parents[1] / "gpu" / "libnccl_faults.so", folder / "libnccl.so.2")
@@ -126,7 +126,7 @@ def check_faults(checks, options, model, work):
 
 
 def check_memory(checks, options, model):
-    """The second GPU has too little memory for what it has to do, or for anything."""
+    """The second GPU has too little memory for its work, or none."""
     forward = ("forward", model, "--against", model, "--device", "cuda", "--devices", 2, "--count", 4096, "--layers", 0)
     gemm = ("gemm", model, *LAYERS, "--device", "cuda", "--tp", 2)
     program = pathlib.Path(options.make).resolve().parents[1] / "gpu" / "hold_memory"

@@ -36,7 +36,7 @@ RECIPES = {"./dev": "a suite, or minutes: tests/install/dev.py runs ./dev itself
 
 
 def fences(text):
-    """(language, lines, number of the first line) of each fenced block."""
+    """Yields (language, lines, number of the first line) of each fenced block."""
     found, language, lines = [], None, []
     for number, line in enumerate(text.splitlines(), 1):
         mark = re.match(r" *```(\w*)", line)
@@ -51,7 +51,7 @@ def fences(text):
 
 
 def commands(lines):
-    """Lines of a shell, those that end in a backslash joined."""
+    """Returns the lines of a shell, with continued lines joined."""
     return [line for line in re.sub(r"\\\n\s*", "", "\n".join(lines)).splitlines() if line.strip() and not line.startswith("#")]
 
 
@@ -68,7 +68,7 @@ def shell(tool, line, where):
 
 
 def run_page(checks, tool, page, where):
-    """The blocks of a page that are marked; what its Python printed, where there is some."""
+    """Runs the marked blocks of a page. Returns the output of its Python, if any."""
     told = ""
     for language, lines, first in fences(page.read_text()):
         place = f"{page.name}:{first}"
@@ -88,7 +88,7 @@ def run_page(checks, tool, page, where):
 
 
 def decoded(checks, tool, told, where):
-    """The decoder of docs/formats.md gives the tool's weights, up to one rounding to BF16."""
+    """The decoder of docs/formats.md returns the tool's weights, within one rounding to BF16."""
     rows = {line.split()[0]: [float(number) for number in line.split()[1:]] for line in told.splitlines()}
     checks.check("formats.md: the decoder has decoded", len(rows) == 6 and all(len(row) == 12 for row in rows.values()), told)
     for folder in set(rows) - {"source"}:
@@ -109,7 +109,7 @@ def is_form(line):
 
 
 def lacks(tool, line):
-    """Returns what a line needs and this build or machine lacks; None: nothing."""
+    """Returns what a line needs and this build or machine lacks, or None."""
     features = json.loads(harness.run(tool, ["--version", "--json"])[1])["features"]
     if line.startswith("mpirun") and not (features["mpi"] and shutil.which("mpirun")):
         return "MPI"
@@ -117,7 +117,7 @@ def lacks(tool, line):
 
 
 def single_lines(checks, tool, said, where):
-    """Lines of blocks that are not marked: forms are read, commands are run."""
+    """Checks the lines of unmarked blocks: forms are parsed, commands are run."""
     known = {command["name"]: {option["name"] for option in command["options"]} for command in said["commands"]}
     forms = ran = 0
     for page in PAGES:
@@ -152,7 +152,8 @@ def remove(path):
 
 
 def documents(checks, tool, where):
-    """Examples of JSON are what the commands read and write. Those of docs/batch.md have made the results of page_models.py."""
+    """Reads and writes the examples of JSON with the commands. Those of docs/batch.md have made the results of
+    page_models.py."""
     for line in ("tessera quantize DeepSeek-V3-BF16 -o ruled --rules rules-of-the-page.json --dry-run",
                  "tessera quantize model -o ranged --scheme int8-channel --activations ranges-of-the-page.json --exclude '*.self_attn.*' "
                  "--exclude '*.gate_proj.*' --exclude 'model.layers.1.*' --activation-zero-points"):
@@ -169,7 +170,7 @@ def documents(checks, tool, where):
 
 
 def recipes(checks):
-    """Lines for developers name commands, checks, suites and files that there are. NAME means one that is to be written."""
+    """Checks that lines for developers name existing commands, checks, suites and files. NAME is a placeholder."""
     dev, suite = (ROOT / "dev").read_text(), (ROOT / "tests/meson.build").read_text() + (ROOT / "tests/unit/meson.build").read_text()
     usage = {tuple(words.split()) for words in re.findall(r"^#   \./dev ([a-z-]+(?: [a-z]+)?)", dev, re.M)}
     commands, names = {words[0] for words in usage}, re.findall(r"^ *'([^']*)'(?: \+ suffix)?:", suite, re.M)
@@ -210,7 +211,7 @@ def error_ids(checks):
 
 
 def told_at_a_terminal(checks, tool, where):
-    """On a terminal, messages say where to read more; otherwise they do not."""
+    """Checks that messages name the section of the page on a terminal, and otherwise do not."""
     (where / "cut").mkdir()
     (where / "cut/model.safetensors").write_bytes(struct.pack("<Q", 80000) + b"{}")
     (where / "cut/config.json").write_text("{}")
@@ -232,7 +233,7 @@ def told_at_a_terminal(checks, tool, where):
 
 
 def links(checks):
-    """Links between pages lead to a page and a heading that are there."""
+    """Checks that links between pages lead to existing pages and headings."""
     def slug(heading):
         return re.sub(r"[^\w\- ]", "", heading.replace("`", "").lower()).replace(" ", "-")
     headings = {page: {slug(text) for text in re.findall(r"^#+ (.*)$", page.read_text(), re.M)} for page in [*PAGES, ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "SECURITY.md"]}

@@ -27,7 +27,7 @@ SECONDS = 120  # for Slurm to start, and for its jobs to end
 
 
 def blocks(language):
-    """{what its usage or kind calls it: block} of the page's fenced blocks."""
+    """Returns {usage or kind: block} of the page's fenced blocks."""
     return re.findall(rf"^```{language}\n(.*?)^```", PAGE, re.M | re.S)
 
 
@@ -37,7 +37,7 @@ def script(name):
 
 
 class Unable(Exception):
-    """Why Slurm cannot be started."""
+    """Returns the reason why Slurm cannot be started."""
 
 
 def free_ports(n):
@@ -76,7 +76,7 @@ PartitionName=all Nodes={host} Default=YES MaxTime=INFINITE State=UP
 
 
 class Slurm:
-    """A cluster of one node, of this test's own: keys, ports, folders."""
+    """Is a cluster of one node with its own keys, ports and folders."""
 
     def __init__(self, at):
         self.at, self.processes = at, []

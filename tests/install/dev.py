@@ -30,7 +30,7 @@ def run(command, where, path=None, **variables):
 
 
 def machine(work, name, tools, scripts=()):
-    """A folder for PATH: links to these tools, and small scripts {name: text}."""
+    """Makes a folder for PATH with links to these tools, and small scripts {name: text}."""
     folder = work / name
     folder.mkdir()
     for tool in (*PLAIN, *tools):
@@ -45,7 +45,7 @@ def machine(work, name, tools, scripts=()):
 
 
 def copy(work):
-    """The script and the sources, without git and without a build."""
+    """Copies the script and the sources, without git and without a build."""
     place = work / "copy"
     place.mkdir()
     shutil.copy(ROOT / "dev", place)
@@ -72,7 +72,7 @@ def words(checks):
 
 
 def relative_names(checks, options, work):
-    """`run` works on the names that the caller meant, wherever the repository lies."""
+    """`run` resolves names in the caller's folder, for any place of the repository."""
     made = work / "elsewhere/model"
     made.parent.mkdir()
     harness.make_checkpoint(options.make, "deepseek-v3", made, scale="tiny")
@@ -83,7 +83,8 @@ def relative_names(checks, options, work):
 
 
 def missing_tools(checks, place, work):
-    """Neither root nor sudo: the exact line, and nothing else happens; with everything there, no package is asked for."""
+    """Without root and sudo, the command to install is printed, and nothing else happens. If nothing is missing, no package
+    is installed."""
     user = {"id": 'echo 1000', "dpkg-query": "exit 1", "apt-get": "echo apt-get was run >&2; exit 9",
             "apt-cache": "exit 1"}
     bare = machine(work, "bare", (), user)
@@ -110,7 +111,7 @@ def missing_tools(checks, place, work):
 
 
 def gpu_kernels(checks, place, work):
-    """The kernels for GPUs are compiled for a GPU, and for what is asked of one; a build/ that was brought with them is run as it is."""
+    """Kernels are compiled if there is a GPU, or if a command needs one. A build/ from another machine is run unchanged."""
     if any(os.path.exists(device) for device in ("/dev/nvidiactl", "/dev/dxg")):
         print("left out: what is built without a GPU (there is one)")
         return
@@ -148,7 +149,7 @@ def gpu_kernels(checks, place, work):
 
 
 def another_user(checks, place, work):
-    """A build made by root is refused for another user with one line."""
+    """A build made by root is rejected with one line for another user."""
     build = place / "build"
     build.mkdir()
     (build / "build.ninja").touch()
@@ -165,7 +166,7 @@ def another_user(checks, place, work):
 
 
 def missing_criterion(checks, work):
-    """A build without Criterion: setting it up says so, and the unit suite is an error, not a skip or a success."""
+    """Without Criterion, meson setup prints a warning, and the unit suite is an error, not a skip or a success."""
     found, build = work / "pkgconfig", work / "without-criterion"
     found.mkdir()
     for library in ("libxxhash", "libzstd"):
@@ -182,7 +183,7 @@ def missing_criterion(checks, work):
 
 
 def style(checks, place):
-    """Checks that the format is never judged of nothing: a misformatted source and an empty tree fail, also without git."""
+    """The format check fails for a misformatted source and for an empty tree, also without git."""
     env = {"GIT_DIR": "/nonexistent"}
     venv = ROOT / ".venv/bin/clang-format"
     if not venv.exists():
@@ -215,7 +216,8 @@ add_test_setup('long')
 
 
 def scheduled(checks, work):
-    """Runs a small list of tests as ./dev test does: failures with the line that repeats them, skips with a reason, attacks in full."""
+    """Runs a small list of tests as ./dev test does: failures with the line to repeat them, skips with a reason, and
+    complete logs of attacks."""
     place = work / "scheduled"
     (place / "tests").mkdir(parents=True)
     for script in ("run.sh", "summary.py", "builds.sh"):

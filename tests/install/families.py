@@ -45,24 +45,25 @@ often loads where this one does not (fp8-block of Llama in SGLang: `--dialect co
 
 
 def with_own_tensors(title, options, config, rows):
-    """A family's rows: those of DeepSeek-V4 and V4.1 are one list, and only V4.1 has n-gram tables."""
+    """Returns the rows of a family. DeepSeek-V4 and V4.1 share a list, and only V4.1 has n-gram tables."""
     return options, config, [row for row in rows if title.startswith("deepseek_v41") or ".engram." not in row[2]]
 
 
 def whole(config):
-    """With what config.json of every real model has, so that only rules about quantized weights speak."""
+    """Adds the keys that config.json of every real model has, so that only rules about quantized weights apply."""
     sizes = {} if "text_config" in config else {"hidden_size": 256, "num_hidden_layers": 2, "num_attention_heads": 2}
     return {"architectures": ["ForCausalLM"], **sizes, **config}
 
 
 def quantized(rows):
-    """The last parts of the names of modules that are quantized, each once, in their order."""
+    """Returns the last parts of the names of quantized modules, each once, in their order."""
     parts = [re.sub(r"\.weight$", "", name).split(".") for action, _, name, _ in rows if action == "quantize"]
     return list(dict.fromkeys(part[-1] if not part[-1].isdigit() else ".".join(part[-2:]) for part in parts))
 
 
 def quantize(tool, place, table):
-    """Each family in each scheme, as PLACE/FAMILY-SCHEME, in one process; the folders in which something was quantized."""
+    """Quantizes each family with each scheme, as PLACE/FAMILY-SCHEME, in one process. Returns the folders with quantized
+    weights."""
     jobs = []
     for title, (_, config, rows) in table.items():
         src = policy_table.write_holes(place / title, whole(config), {name: shape for _, shape, name, _ in rows})
@@ -82,8 +83,7 @@ def judged(tool, path):
 
 
 def foretold_otherwise(tool, place, there):
-    """The families of which `inspect` says something else before they are quantized, by the plan, than behind it; and how many were
-    asked."""
+    """Returns the families whose verdict of `inspect` differs before and after quantization, and the number of checked ones."""
     def said(path):
         found = judged(tool, path)
         of_loaders = [f for f in found["load_findings"] if f["rule"] != "plan"]  # which is what quantize itself warns of
@@ -94,7 +94,7 @@ def foretold_otherwise(tool, place, there):
 
 
 def loads(tool, path):
-    """The loaders that take a checkpoint, and the versions that were judged."""
+    """Returns the loaders that accept a checkpoint, and the judged versions."""
     said = judged(tool, path)
     no = {finding["loader"] for finding in said["load_findings"] if finding["severity"] == "error" and finding["rule"] != "missing" and finding["tp"] in (None, 1)}
     names = [name for loader, name in LOADERS.items() if loader not in no]
@@ -102,7 +102,7 @@ def loads(tool, path):
 
 
 def forward_families(tool, place):
-    """The families of `verify forward`, which the error of an unknown one lists."""
+    """Returns the families of `verify forward`, which the error for an unknown one lists."""
     tiny = place / "unknown"
     tiny.mkdir()
     (tiny / "config.json").write_text('{"model_type": "unknown"}')
@@ -113,7 +113,7 @@ def forward_families(tool, place):
 
 
 def page(tool, place):
-    """The page, the families that it lacks, and the folders that were made for it."""
+    """Returns the page, the families that it lacks, and the folders made for it."""
     out = harness.succeed(tool, ["quantize", "--list-families", "--json", "-"])
     listed = {entry["model_type"]: entry for entry in json.loads(out)["families"]}
     forward = forward_families(tool, place)

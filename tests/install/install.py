@@ -42,7 +42,8 @@ def traits(binary):
 
 
 def unhardened(build):
-    """Sources of the tool and its library that are compiled without a word of meson.build's, which no binary shows: 'source: word'."""
+    """Returns sources of the tool and its library that are compiled without an option of meson.build, in the form 'source:
+    option'."""
     words = ["-fstack-protector-strong", "-fstack-clash-protection"]
     if os.uname().machine == "x86_64":
         words.append("-fcf-protection")
@@ -52,7 +53,8 @@ def unhardened(build):
 
 
 def where_from(binary):
-    """The paths in a binary that lead into this source: the folder alone, '/src' say, may be part of any library's."""
+    """Returns the paths in a binary that begin with this source tree. A short folder such as '/src' may be part of any
+    library's path."""
     folders = "|".join(re.escape(path.name) for path in ROOT.iterdir() if path.is_dir())
     path = re.compile(rb"(?<![\w./-])" + re.escape(os.fsencode(ROOT)) + rb"/(?:" + folders.encode() + rb")[\w./-]*")
     return sorted({found.decode(errors="replace") for found in path.findall(binary.read_bytes())})

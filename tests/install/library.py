@@ -28,7 +28,7 @@ def output(*command, **options):
 
 
 def exported(library):
-    """The names that a shared library offers, without its version's own."""
+    """Returns the names that a shared library exports, except its version's."""
     lines = output("nm", "-D", "--defined-only", library).splitlines()
     return sorted(line.split()[2].split("@")[0] for line in lines if line.split()[1] != "A")
 
@@ -77,7 +77,8 @@ PATH=$PATH:/sbin ldconfig $links
 
 
 def use_as_documented(place, root, source):
-    """Builds and runs the page's programs by its own lines, without a variable of the environment. None: no namespaces here."""
+    """Builds and runs the page's programs with the lines of the page, without environment variables. None: no namespaces on
+    this machine."""
     for language in PROGRAMS:
         pathlib.Path(place, f"example.{language}").write_text(block(language))
     namespace = ["unshare", "--map-root-user", "--mount"] if root else []

@@ -83,7 +83,7 @@ def held(checks, shell, line, offered, wanted):
 
 
 def at_once(checks, shell, command, environment, place):
-    """A shell that can be asked without a terminal: a line of words for each case."""
+    """Runs a shell's completion without a terminal: a line of words for each case."""
     lines = [line for line, _ in CASES]
     done = subprocess.run([*command, *lines], cwd=place, capture_output=True, text=True, env=environment)
     told = [set(line.split("\t")) - {""} for line in done.stdout.split("\n")[:-1]]
@@ -96,7 +96,7 @@ def at_once(checks, shell, command, environment, place):
 
 
 class Terminal:
-    """A shell at a terminal of its own."""
+    """Is a shell on its own terminal."""
 
     def __init__(self, command, environment, place):
         self.pid, self.fd = pty.fork()
@@ -122,7 +122,7 @@ class Terminal:
 
 
 def typed(checks, shell, command, setup, environment, place, *more):
-    """Keys at a terminal: a word is completed, and so is a file."""
+    """Types keys on a terminal, and checks that a word and a file are completed."""
     terminal = Terminal(command, environment, place)
     try:
         terminal.type(f"{setup}; echo rea''dy\n", r"\nready")

@@ -30,7 +30,7 @@ AWQ_GROUP = 128
 
 
 def json_blocks(page):
-    """The indented blocks of a page that are JSON, as text."""
+    """Returns the indented JSON blocks of a page as text."""
     found = re.findall(r"^\n((?: {4}.*\n)+)", (DOCS / page).read_text(), re.M)
     return [block for block in found if block.lstrip().startswith("{")]
 
@@ -50,7 +50,7 @@ def bf16(generator, *shape):
 
 
 def make_gpt_oss(where):
-    """One layer with three experts, in BF16, as gpt-oss stacks them: [experts, inputs, outputs]."""
+    """Makes one layer with three experts, in BF16, in gpt-oss' order [experts, inputs, outputs]."""
     generator, hidden, inner, experts = random.Random(1), 64, 32, 3
     shapes = {"mlp.experts.gate_up_proj": (experts, hidden, 2 * inner), "mlp.experts.gate_up_proj_bias": (experts, 2 * inner),
               "mlp.experts.down_proj": (experts, inner, hidden), "mlp.experts.down_proj_bias": (experts, hidden),
@@ -66,7 +66,7 @@ def make_gpt_oss(where):
 
 
 def make_awq(source, where):
-    """The model in the form of AutoAWQ: int4 of any value, with a scale and a zero point for 128 inputs of an output."""
+    """Makes the model in AutoAWQ's form: random int4 with a scale and a zero point per 128 inputs of an output."""
     generator, tensors = random.Random(2), {}
     for name, (dtype, shape, data) in harness.read_safetensors(source / "model.safetensors")[1].items():
         if not name.endswith("_proj.weight"):
@@ -82,14 +82,14 @@ def make_awq(source, where):
 
 
 def make_ranges(source, path):
-    """Ranges as tools/capture_activations.py would record them for each layer's input."""
+    """Makes ranges in the format of tools/capture_activations.py for each layer's input."""
     names = [name.removesuffix(".weight") for name, (_, shape, _) in harness.read_safetensors(source / "model.safetensors")[1].items()
              if name.endswith(".weight") and len(shape) == 2]
     path.write_text(json.dumps({name: {"min": -4, "max": 4} for name in names}))
 
 
 def make_importance(where):
-    """Mean squares of the layers' inputs: those of Llama-3.1-8B as llama.cpp writes them, and of DeepSeek-V3 as JSON."""
+    """Makes mean squares of the layers' inputs: for Llama-3.1-8B in llama.cpp's format, and for DeepSeek-V3 as JSON."""
     matrix, means = {}, {}
     for model in ("Llama-3.1-8B", "DeepSeek-V3-BF16"):
         for path in sorted((where / model).glob("*.safetensors")):
@@ -107,7 +107,7 @@ def make_importance(where):
 
 
 def prepare(checks, options, where):
-    """All of them, in a new folder. `options` are those of the tests."""
+    """Makes all of them in a new folder. `options` are those of the tests."""
     where.mkdir()
     for name, (kind, how) in MODELS.items():
         harness.make_checkpoint(options.make, kind, where / name, **how)

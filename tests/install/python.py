@@ -18,7 +18,7 @@ NAME = "model.layers.1.mlp.down_proj.weight"
 
 
 def blocks():
-    """The blocks of the page, one program."""
+    """Joins the blocks of the page to one program."""
     return "\n".join(re.findall(r"^```python\n(.*?)^```", (ROOT / "docs/python.md").read_text(), re.M | re.S))
 
 
@@ -36,7 +36,7 @@ def raises(tessera, status, words, function, *arguments, **options):
 
 
 def close_while_others_read(checks, tessera, path):
-    """Closes the checkpoint while another thread's call is running: the call ends before anything is freed."""
+    """Closes the checkpoint during a call of another thread. The call ends before memory is freed."""
     native, freed = tessera._native, tessera._native.library.tessera_close
     call = native.call
     for does, read in [("read", lambda model: model[NAME].read()), ("find", lambda model: NAME in model), ("take", lambda model: model[NAME].name)]:
@@ -60,7 +60,7 @@ def close_while_others_read(checks, tessera, path):
 
 
 def schemes(checks, tessera, tool, place):
-    """An array is quantized to the bytes that the command writes, and both decode as the command decodes them."""
+    """An array is quantized to the bytes that the command writes, and decoded to the same values."""
     import ml_dtypes
     source = tessera.open(place / "model")
     x = source[NAME].codes().view(ml_dtypes.bfloat16)
@@ -172,7 +172,7 @@ def refusals(checks, tessera, tool, place):
 
 
 def layouts(checks, tessera):
-    """Whatever order an array has its bytes and elements in, its values are taken; what has no values of its own is refused."""
+    """Arrays may have any order of bytes and elements. Arrays without values of their own are rejected."""
     import gc
     import numpy as np
     x = (np.arange(64 * 128, dtype="f4").reshape(64, 128) - 4000) / 64
@@ -218,7 +218,7 @@ def layouts(checks, tessera):
 
 
 def reports(checks, tessera, place):
-    """Checks the data for pandas, which a stand-in replaces; './dev wheel' tries pandas itself (wheel.py)."""
+    """Checks the data for pandas, which a substitute replaces; './dev wheel' tests pandas itself (wheel.py)."""
     class StandIn:
         json_normalize = staticmethod(list)
 

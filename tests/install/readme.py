@@ -30,14 +30,14 @@ MAY_END_IN_1 = ("diff", "inspect")
 
 
 def block(heading):
-    """The lines of the first block of code below a heading."""
+    """Returns the lines of the first code block below a heading."""
     text = re.search(rf"^## {heading}$(.*?)^## ", PAGE, re.M | re.S).group(1)
     return [line[4:] for line in re.search(r"(?:^(?:    .*)?\n)+(?=^[^ \n]|\Z)", text[text.index("\n    "):], re.M).group(0).splitlines()
             if line.strip()]
 
 
 def command(line):
-    """A line without the words that explain it, which stand six spaces behind it or at the end of the column."""
+    """Returns a line without its explanation, which follows six spaces or begins at the end of the column."""
     return re.split(r" {2,}", line)[0]
 
 
@@ -47,7 +47,7 @@ def shell(line, where, **more):
 
 
 def look(checks, path):
-    """Opens the page: in a browser where there is one; what it holds is read in any case."""
+    """Opens the page in a browser if there is one. Checks its contents in any case."""
     page = pages.Page(path.read_text())
     checks.check("report: the page passes", page.verdict == "PASS" and page.outside == [], f"{page.verdict}: {page.outside}")
     rows = sum(result["rows"]["count"] for result in page.data["results"])
@@ -68,7 +68,7 @@ def look(checks, path):
 
 
 def quick_start(checks, options, work):
-    """The lines themselves; opening the page is what the last one asks of a desktop."""
+    """Runs the lines of the README, except opening the page on a desktop."""
     lines = [command(line) for line in block("From a model to a verified FP8 checkpoint")]
     checks.check("quick start: from quantize to an open page",
                  [re.sub(r"^\./dev run ", "", line).split()[0] for line in lines] == ["quantize", "verify", "report", "xdg-open"], lines)
@@ -100,7 +100,7 @@ def quick_start(checks, options, work):
 
 
 def prepare(checks, options, work):
-    """All checkpoints that README.md names, results to report, and jobs for a batch."""
+    """Makes all checkpoints that README.md names, results to report, and jobs for a batch."""
     made = work / "made"
     made.mkdir()
     for name, how in NAMES.items():
@@ -124,8 +124,7 @@ def prepare(checks, options, work):
 
 
 def all_lines(checks, options, work):
-    """Each line by itself, in a folder where all that it may read is there, and what it writes is not. The Hub and the
-    store are servers of the tests."""
+    """Runs each line in a folder with its inputs and without its outputs. The tests' servers replace the Hub and the store."""
     made = prepare(checks, options, work)
     shutil.copytree(made / "model", work / "hub" / "ORG" / "NAME")
     with remote_servers.Hub(work / "hub") as hub, s3_store.Store() as store:

@@ -31,7 +31,7 @@ def output(*command, **options):
 
 
 def pack(built, place):
-    """A wheel as `pip wheel .` makes it, but that most of it is compiled already."""
+    """Makes a wheel as `pip wheel .` does, with most of it already compiled."""
     folder = ROOT / "build-wheel-test"
     options = json.loads((built / "meson-info/intro-buildoptions.json").read_text())
     kept = ("auto_features", "cuda", "html", "mpi", "uring")  # with other ones most would be compiled again
@@ -53,12 +53,12 @@ def needs(binary):
 
 
 def without_pip(*arguments):
-    """The pip of this environment, for another one."""
+    """Returns the pip of this environment, for another one."""
     return output(sys.executable, "-m", "pip", "--disable-pip-version-check", *arguments)
 
 
 class Here:
-    """A virtual environment with the wheel. NumPy is that of the environment of the tests, and pandas if it is there: nothing else is."""
+    """Is a virtual environment with the wheel, and with NumPy and pandas of the tests' environment if present."""
 
     def __init__(self, wheel, place, _):
         output(sys.executable, "-m", "venv", "--without-pip", place / "venv")
@@ -74,7 +74,7 @@ class Here:
 
 
 class Emulated:
-    """The same for aarch64, where the emulator runs all: a Python that was unpacked in `root`, with NumPy for it from PyPI."""
+    """Is an environment for aarch64 in the emulator: a Python unpacked in `root`, with NumPy from PyPI."""
 
     def __init__(self, wheel, place, root):
         root = root.resolve()
@@ -94,7 +94,8 @@ class Emulated:
 
 
 def contents(checks, wheel, place, alone):
-    """`alone`: it was linked for other machines. A copy of a build keeps the libraries that it was configured with."""
+    """Checks the contents. `alone`: the wheel was linked for other machines. A copy of a build keeps its configured
+    libraries."""
     checks.check("its name says no version of Python", "-py3-none-" in wheel.name, wheel.name)
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(place)

@@ -53,12 +53,12 @@ def check():
 
 
 def of_one_source(test):
-    """True if the test of the sound kernels, too, depends on the file in which the fault is."""
+    """Returns True if the test of the correct kernels also depends on the file with the fault."""
     return test == "check_fences" or test.startswith("shaken ")
 
 
 def units(name):
-    """The sources to compile again when this file changes."""
+    """Returns the sources to compile again if this file changes."""
     if name.endswith(".cu"):
         return [name]
     users = [n for n in os.listdir(KERNELS) if n != name and f'#include "kernels/cuda/{name}"' in source(n)]
@@ -66,7 +66,7 @@ def units(name):
 
 
 def pack(build, to):
-    """Object files of the tests, and archives of all kernels and of what they need."""
+    """Makes object files of the tests, and archives of all kernels and their dependencies."""
     shutil.rmtree(to, ignore_errors=True)
     os.makedirs(to)
     for test in TESTS:
@@ -92,7 +92,7 @@ class Bench:
         self.gpu = threading.Semaphore(gpu_jobs)
 
     def path_of(self, unit, overlay):
-        """The changed file shadows the one of the tree."""
+        """Returns the path of the changed file, which replaces the one of the tree."""
         changed = os.path.join(overlay, "kernels", "cuda", unit)
         return changed if os.path.exists(changed) else os.path.join(KERNELS, unit)
 
@@ -101,7 +101,7 @@ class Bench:
         return subprocess.run(["nvcc", *flags, "-c", self.path_of(unit, overlay), "-o", to], capture_output=True, text=True)
 
     def compile_all(self, name, test, folder):
-        """(objects of what holds or includes `name`, what nvcc said where it failed)."""
+        """Returns (objects of the sources that include `name`, nvcc's messages on failure)."""
         objects = []
         for unit in units(name):
             if test.startswith("test_") and "races" not in test and "fp8" in unit and ("grouped" in unit) != ("grouped" in test):
@@ -121,7 +121,7 @@ class Bench:
         return subprocess.run(["nvcc", "-o", to, *inputs, "-lpthread", "-lm", "-ldl", "-lrt"], capture_output=True, text=True)
 
     def make_given(self):
-        """The checkpoints that verify is given."""
+        """Makes the checkpoints for verify."""
         tessera, make = (os.path.join(self.parts, tool) for tool in ("tessera", "make_checkpoint"))
         for check, (model, words) in GIVEN.items():
             source = os.path.join(self.work, model)
@@ -130,7 +130,7 @@ class Bench:
             subprocess.run([tessera, "quantize", source, "-o", os.path.join(self.work, check), "--quiet", *words], check=True)
 
     def command(self, program, words):
-        """How a test is started; of `verify CHECK` the words after it are its options."""
+        """Returns the command of a test. For `verify CHECK` the words after it are its options."""
         if words[0] != "verify":
             return [program, *words[1:]]
         return [program, "verify", words[1], os.path.join(self.work, words[1]), "--device", "cuda", *words[2:]]
@@ -156,7 +156,7 @@ class Bench:
         return f"no end within {SECONDS} s" if hung else None if code == 0 else f"exit code {code}: {last}"
 
     def mutant(self, number):
-        """(found by, seconds); found by: what failed; "" where nothing did."""
+        """Returns (what failed, seconds); "" if no test failed."""
         name, text, instead, test, _ = planted()[number]
         began = time.monotonic()
         folder = os.path.join(self.work, str(number))
@@ -183,14 +183,14 @@ class Bench:
         return found or "", time.monotonic() - began, False
 
     def check_fences(self, name, overlay):
-        """Returns the text that is missing in the sources that hold or include `name`; None: nothing."""
+        """Returns the text that is missing in the sources that are or include `name`, or None."""
         done = subprocess.run([sys.executable, CHECK_FENCES, "--include", overlay, *(self.path_of(unit, overlay) for unit in units(name))],
                               capture_output=True, text=True)
         failed = [line for line in done.stdout.splitlines() if line.startswith("FAILED")]
         return failed[0] if failed else None if done.returncode == 0 else done.stderr
 
     def sound(self, test, name):
-        """Returns a test's failure with the sound kernels; `name` is the file that is to be shaken or checked."""
+        """Returns a test's failure with the correct kernels. `name` is the file of the fault."""
         program = os.path.join(self.work, f"sound {test} {name}")
         os.makedirs(program + " parts")
         if test == "check_fences":

@@ -36,7 +36,7 @@ MESON = ["meson", "setup", "build", "-Dcuda=disabled", "-Dmpi=disabled", "-Dc_ar
 
 
 def sources():
-    """Lists the files of the copy: those that git knows, or all files of the source folders where there is no git."""
+    """Returns the files of the copy: those of git, or all files of the source folders without git."""
     listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=False)
     names = listed.stdout.split("\0")[:-1] if listed.returncode == 0 else [
         str(path.relative_to(ROOT)) for path in ROOT.rglob("*")
@@ -51,7 +51,7 @@ def check_table(checks):
 
 
 class Copy:
-    """A copy of the sources with a build of its own."""
+    """Is a copy of the sources with its own build."""
 
     def __init__(self, folder, jobs):
         self.root, self.jobs = pathlib.Path(folder), jobs
@@ -66,7 +66,7 @@ class Copy:
         return None if done.returncode == 0 else done.stdout[-600:]
 
     def command(self, test):
-        """How a test is started, and what has to be built for it."""
+        """Returns the command of a test, and its build targets."""
         kind, _, rest = test.partition(" ")
         tool, make = "build/cli/tessera", "build/tests/make/make_checkpoint"
         if kind == "unit":
@@ -106,7 +106,8 @@ class Copy:
         return told[0] if told else f"exit code {process.returncode}"
 
     def try_fault(self, row):
-        """(which test found it, what it said); the first is "" where none did, None where it does not compile."""
+        """Returns (the test that found the fault, its output); the first is "" if none did, None if the fault does not
+        compile."""
         path, text, instead, tests, _ = row
         file = self.root / path
         sound = file.read_text(encoding="utf-8")

@@ -9,18 +9,18 @@ LARGEST_BF16 = 2.0**128 * (1 - 2.0**-9)  # what rounds to infinity
 
 
 def summed(square, weight):
-    """Adds the last axis, one column after another."""
+    """Adds the last axis, column by column."""
     return np.add.accumulate(square if weight is None else square * weight.astype(np.float64), axis=-1)[..., -1]
 
 
 def losses(x, value_of, t, weight=None):
-    """The squared error of each group [n, columns] under the scale t, added column by column in FP64."""
+    """Returns the squared error of each group [n, columns] with the scale t, added column by column in FP64."""
     error = x.astype(np.float64) - value_of((x / F32(t)).astype(F32)) * np.float64(t)
     return summed(error * error, weight)
 
 
 def best(x, value_of, scales, given, weight=None):
-    """The best key of `scales`, {byte: t}, for each group: the given one if none is better, else the smallest."""
+    """Returns the best key of `scales`, {byte: t}, for each group: the given one if none is better, otherwise the smallest."""
     found, least = given.copy(), np.full(x.shape[0], np.inf)
     with np.errstate(all="ignore"):
         for byte, t in scales.items():
@@ -41,7 +41,7 @@ def e4m3_values(quotient):
 
 
 def group_scales(scheme, dialect, total):
-    """{byte: value} of the candidates of a scheme with small groups."""
+    """Returns {byte: value} of the candidates of a scheme with small groups."""
     largest = 448 if scheme.startswith("mxfp8") else 6
     if scheme.startswith("nvfp4"):
         values = np.arange(1, 127, dtype=np.uint8).view(E4M3).astype(F32)
@@ -54,7 +54,7 @@ def group_scales(scheme, dialect, total):
 
 
 def expected(weights, scheme, dialect, rule=None, importance=None):
-    """{name: array} as mx_oracle.expected, with the best scales and their codes. importance: {module: [columns]}."""
+    """Returns {name: array} as mx_oracle.expected, with the best scales and their codes. importance: {module: [columns]}."""
     out, (codes, scales, total, _) = mx.expected(weights, scheme, dialect, rule), mx.names(scheme, dialect)
     value_of = e4m3_values if scheme.startswith("mxfp8") else e2m1_values
     for module, w in weights.items():
@@ -76,7 +76,8 @@ def expected(weights, scheme, dialect, rule=None, importance=None):
 
 
 def int4_losses(x, scale, zero, rounding, weight=None):
-    """The squared error of each group [..., n, columns] with its scale and zero point, added column by column in FP64."""
+    """Returns the squared error of each group [..., n, columns] with its scale and zero point, added column by column in
+    FP64."""
     with np.errstate(all="ignore"):
         shifted = (x / scale[..., None]).astype(F32) + zero[..., None]
     codes = rounding(np.clip(shifted, F32(-8), F32(7)))
@@ -85,9 +86,9 @@ def int4_losses(x, scale, zero, rounding, weight=None):
 
 
 def best_int4(x, scale, zero, dtype, asymmetric, rounding=np.rint, weight=None):
-    """The best (scales, zero points) of groups [n, columns], starting from those of the range.
+    """Returns the best (scales, zero points) of groups [n, columns], starting from those of the range.
 
-    Scales from amax / 32 to 2 amax are tried: beyond, all codes are 0, or all that matter are clipped."""
+    Scales from amax / 32 to 2 amax are tried. Beyond, all codes are 0, or all relevant ones are clipped."""
     amax = np.abs(x).max(axis=1)
     first, last = ((amax * F32(f)).astype(F32).astype(dtype).view(np.uint16).astype(np.int64) for f in (1 / 32, 2.01))
     found, found_zero, least = scale.copy(), zero.copy(), int4_losses(x, scale, zero, rounding, weight)
@@ -108,7 +109,7 @@ def best_int4(x, scale, zero, dtype, asymmetric, rounding=np.rint, weight=None):
 
 
 def best_blocks(w, rows, cols, dtype):
-    """The best scales [grid rows, grid columns] of FP8 blocks: powers of two, or BF16 if that is `dtype`."""
+    """Returns the best scales [grid rows, grid columns] of FP8 blocks: powers of two, or BF16 if this is `dtype`."""
     grid = np.zeros((-(-w.shape[0] // rows), -(-w.shape[1] // cols)), F32)
     for i in range(grid.shape[0]):
         for j in range(grid.shape[1]):
@@ -117,7 +118,7 @@ def best_blocks(w, rows, cols, dtype):
 
 
 def best_block(x, dtype):
-    """The best scale of x [1, n]. Scales of 2^-10 to 8 times that of amax are tried: larger ones only lose codes."""
+    """Returns the best scale of x [1, n]. Scales of 2^-10 to 8 times that of amax are tried; larger ones only lose codes."""
     amax = np.abs(x).max()
     if amax == 0:
         return F32(1)

@@ -52,7 +52,7 @@ def frequencies(kind):
 
 
 def turn(x, kind, places, sign=1):
-    """RoPE on pairs (2i, 2i + 1) of the last elements of x [batch, token, .., elements]."""
+    """Applies RoPE to pairs (2i, 2i + 1) of the last elements of x [batch, token, .., elements]."""
     angle = np.reshape(np.outer(places, frequencies(kind)), (1, len(places)) + (1,) * (x.ndim - 3) + (-1,))
     z = (x[..., -TURNED::2] + 1j * x[..., 1 - TURNED::2]) * np.exp(sign * 1j * angle)
     return np.concatenate([x[..., :-TURNED], np.stack([z.real, z.imag], -1).reshape(*x.shape[:-1], TURNED)], -1)
@@ -175,7 +175,7 @@ class Compressed:
         return mask & visible
 
     def weigh(self, w, name, x):
-        """(pre, post, mix) of a connection, for streams x [batch, token, stream, hidden]."""
+        """Returns (pre, post, mix) of a connection for streams x [batch, token, stream, hidden]."""
         y = rms_norm(x.reshape(BATCH, TOKENS, -1)) @ w[f"{name}_fn"].T
         scale, base, eps = w[f"{name}_scale"], w[f"{name}_base"], self.config["hc_eps"]
         pre = sigmoid(y[..., :STREAMS] * scale[0] + base[:STREAMS]) + eps
@@ -190,7 +190,7 @@ class Compressed:
         return pre, post, mix
 
     def run_layer(self, layer, x, tensors, fault=None):
-        """(streams behind it, chosen experts), for x [batch, token, stream times hidden]."""
+        """Returns (output streams, chosen experts) for x [batch, token, stream times hidden]."""
         prefix = f"layers.{layer}."
         w = {n.removeprefix(prefix): t.astype(np.float64) for n, t in tensors.items() if n.startswith(prefix)}
         x = x.reshape(BATCH, TOKENS, STREAMS, HIDDEN)

@@ -13,10 +13,10 @@ def softmax(x):
 
 
 class OtherExperts:
-    """Experts that are not a list of MLPs behind a router."""
+    """Implements experts that are not a list of MLPs with a router."""
 
     def stacks(self):
-        """gpt-oss: matrices of all experts as inputs by outputs, gate and up in turn."""
+        """Makes gpt-oss' matrices of all experts as inputs by outputs, gate and up interleaved."""
         return {"mlp.router.weight": self.draw(EXPERTS, HIDDEN), "mlp.router.bias": self.draw(EXPERTS, scale=0.5),
                 "mlp.experts.gate_up_proj": self.draw(EXPERTS, HIDDEN, 2 * INNER, scale=HIDDEN**-0.5),
                 "mlp.experts.gate_up_proj_bias": self.draw(EXPERTS, 2 * INNER, scale=0.5),
@@ -24,7 +24,7 @@ class OtherExperts:
                 "mlp.experts.down_proj_bias": self.draw(EXPERTS, HIDDEN, scale=0.5)}
 
     def run_stacks(self, w, x):
-        """gpt-oss: (what the experts add, chosen experts)."""
+        """Returns gpt-oss' (output of the experts, chosen experts)."""
         logits = x @ w["mlp.router.weight"].T + w["mlp.router.bias"]
         chosen = np.argsort(-logits, -1)[..., :CHOSEN]
         weights, limit = softmax(np.take_along_axis(logits, chosen, -1)), self.config["swiglu_limit"]
@@ -37,14 +37,14 @@ class OtherExperts:
         return added, chosen
 
     def parallel_tensors(self):
-        """Gemma 4: experts beside the MLP, in stacks, with norms and factors of their own."""
+        """Makes Gemma 4's experts next to the MLP, in stacks, with their own norms and factors."""
         t = {f"{n}.weight": self.gain(HIDDEN) for n in ("post_feedforward_layernorm_1", "post_feedforward_layernorm_2",
                                                         "pre_feedforward_layernorm_2")}
         return t | {"router.scale": self.gain(HIDDEN), "router.per_expert_scale": self.gain(EXPERTS),
                     "experts.gate_up_proj": self.draw(EXPERTS, 2 * INNER, HIDDEN), "experts.down_proj": self.draw(EXPERTS, HIDDEN, INNER)}
 
     def run_parallel(self, w, normed, stream, fault):
-        """Gemma 4: (what the MLP and the experts add, chosen experts)"""
+        """Returns Gemma 4's (output of the MLP and the experts, chosen experts)."""
         chosen, weights = self.route(w, rms_norm(stream, w["router.scale"] / math.sqrt(HIDDEN)), fault)
         weights = weights * np.asarray(w["router.per_expert_scale"])[chosen]
         inputs, added = self.norm(stream, w["pre_feedforward_layernorm_2.weight"]), np.zeros_like(stream)

@@ -20,14 +20,14 @@ BF16 = ml_dtypes.bfloat16
 
 
 class WithoutRope(Model):
-    """Latent attention that does not turn its keys and queries."""
+    """Implements latent attention without RoPE."""
 
     def angles(self):
         return np.zeros((TOKENS, self.rope // 2))
 
 
 class Whole(Recurrent, Indexed, OtherExperts):
-    """A model of three layers, the first without experts, and its forward pass."""
+    """Implements a model of three layers, the first without experts, and its forward pass."""
 
     def __init__(self, family):
         self.config = BASE | FAMILIES[family]
@@ -54,7 +54,7 @@ class Whole(Recurrent, Indexed, OtherExperts):
         return (self.rng.standard_normal(shape) * (scale or shape[-1] ** -0.5)).astype(BF16)
 
     def gain(self, n):
-        """Gemma and Qwen3-Next add 1 to it."""
+        """Returns the gain of a norm. Gemma and Qwen3-Next add 1 to it."""
         return (self.rng.uniform(0.5, 2, n) - bool(self.traits & {"gemma", "gain from 1"})).astype(BF16)
 
     def norm(self, x, gain):
@@ -72,7 +72,7 @@ class Whole(Recurrent, Indexed, OtherExperts):
         return "shared_mlp" if "halves" in self.traits else f"{self.moe()}.shared_experts"
 
     def weight(self, prefix, n):
-        """The name of a gate, up or down projection."""
+        """Returns the name of a gate, up or down projection."""
         w = self.config["model_type"] in ("mixtral", "minimax_m2", "minimax_m3_vl", "kimi_linear") and ".experts." in prefix
         leaf = {"gate": "w1", "up": "w3", "down": "w2"}[n] if w else f"{n}_proj"
         return f"{prefix}.{leaf}.weight"
@@ -83,7 +83,7 @@ class Whole(Recurrent, Indexed, OtherExperts):
                 if n != "gate" or "ungated" not in self.traits}
 
     def fuse(self, t):
-        """Puts weights together as some families store them; `split` takes them from each other again."""
+        """Joins weights as some families store them; `split` is the inverse."""
 
         def join(name, *parts):
             t[name] = np.concatenate([t.pop(n) for n in parts])
@@ -110,7 +110,7 @@ class Whole(Recurrent, Indexed, OtherExperts):
         return t
 
     def split(self, w):
-        """The weights of a layer under the names of a family that stores each by itself."""
+        """Returns the weights of a layer with the names of a family that stores each separately."""
         w = dict(w)
 
         def part(name, *parts):
@@ -198,7 +198,7 @@ class Whole(Recurrent, Indexed, OtherExperts):
         return write(path, named, self.config | config)
 
     def stored(self, name):
-        """The name of a tensor in the file."""
+        """Returns the name of a tensor in the file."""
         if "multimodal" in self.traits:
             return re.sub(r"^model\.", "model.language_model.", name)
         if "language model" in self.traits:
@@ -213,7 +213,7 @@ class Whole(Recurrent, Indexed, OtherExperts):
     # ---- the pass ----
 
     def slides(self, layer):
-        """True if the layer sees no more than WINDOW tokens."""
+        """Returns True if the layer sees at most WINDOW tokens."""
         if "hybrid_layer_pattern" in self.config:
             return bool(self.config["hybrid_layer_pattern"][layer])
         if "layer_types" in self.config:
@@ -227,13 +227,13 @@ class Whole(Recurrent, Indexed, OtherExperts):
         return "sliding_window" in self.config and (self.config["model_type"] != "gemma2" or layer % 2 == 0)
 
     def sizes(self, layer):
-        """(elements of a head, heads of keys and values)"""
+        """Returns (elements of a head, heads of keys and values)."""
         if "gemma4" not in self.traits or self.slides(layer):
             return DIM, self.config.get("swa_num_key_value_heads", KV_HEADS) if self.slides(layer) else KV_HEADS
         return GLOBAL_DIM, GLOBAL_KV if self.keys_are_values(layer) else KV_HEADS
 
     def value_size(self, dim):
-        """Elements of a head of values; MiMo has fewer than keys have."""
+        """Returns the elements of a head of values. MiMo has fewer than keys have."""
         return self.config["v_head_dim"] if "hybrid_layer_pattern" in self.config else dim
 
     def keys_are_values(self, layer):
@@ -268,7 +268,7 @@ class Whole(Recurrent, Indexed, OtherExperts):
         return "no rope" not in self.traits and (not of_windows or self.slides(layer))
 
     def turn(self, x, cos, sin):
-        """RoPE on the first elements of each head; cos and sin have one number for each pair."""
+        """Applies RoPE to the first elements of each head; cos and sin have one number per pair."""
         pairs = cos.shape[-1]
         turned, kept = x[..., : 2 * pairs], x[..., 2 * pairs :]
         if "adjacent" in self.traits:
@@ -280,7 +280,7 @@ class Whole(Recurrent, Indexed, OtherExperts):
         return np.concatenate([turned, kept], -1)
 
     def growth(self, fault):
-        """By how much queries grow with their position."""
+        """Returns the factor of queries by their position."""
         c = self.config.get("rope_parameters") or {}
         if fault == "growth" or "llama_4_scaling_beta" not in c:
             return 1
@@ -331,7 +331,7 @@ class Whole(Recurrent, Indexed, OtherExperts):
         return out @ w["self_attn.o_proj.weight"].T + w.get("self_attn.o_proj.bias", 0)
 
     def dense(self):
-        """The MLP of layers without experts."""
+        """Computes the MLP of layers without experts."""
         return "shared_mlp" if "granitemoe" in self.config["model_type"] else "mlp"
 
     def run_mlp(self, w, prefix, x):
@@ -347,7 +347,7 @@ class Whole(Recurrent, Indexed, OtherExperts):
         return (gate * (gelu if self.traits & {"gemma", "gemma4"} else 1 / (1 + np.exp(-gate))) * (x @ up)) @ down
 
     def route(self, w, x, fault):
-        """(chosen experts, their weights) of each token."""
+        """Returns (chosen experts, their weights) of each token."""
         logits = x @ w[f"{self.router}.weight"].T
         scores = 1 / (1 + np.exp(-logits)) if "sigmoid" in self.traits else softmax(logits)
         keys = scores + (w[self.choice_bias].reshape(-1) if self.choice_bias in w and fault != "bias" else 0)
@@ -367,7 +367,7 @@ class Whole(Recurrent, Indexed, OtherExperts):
         return chosen, weights * (scale if fault != "scaling" else 1)
 
     def run_layer(self, layer, x, tensors, fault=None):
-        """(hidden states behind it, chosen experts or None)"""
+        """Returns (output hidden states, chosen experts or None)."""
         prefix = f"model.layers.{layer}."
         w = self.split({n.removeprefix(prefix): t.astype(np.float64) for n, t in tensors.items() if n.startswith(prefix)})
         before, behind, before_mlp, behind_mlp = (w.get(f"{n}.weight") for n in self.norms)
@@ -399,7 +399,7 @@ class Whole(Recurrent, Indexed, OtherExperts):
         return x * w.get("layer_scalar", 1), chosen
 
     def run_half(self, w, normed, stream, fault):
-        """(what the MLP or the experts add, chosen experts or None)"""
+        """Returns (output of the MLP or the experts, chosen experts or None)."""
         if "stacks" in self.traits:
             return self.run_stacks(w, normed)
         if "router.scale" in w:
@@ -443,7 +443,8 @@ class Whole(Recurrent, Indexed, OtherExperts):
 
 
 def command(*arguments):
-    """verify forward; SRC and DST in front of the options become DST --against SRC, with --exact unless --served says no."""
+    """Returns a verify forward command. SRC and DST at the beginning become DST --against SRC, with --exact unless --served
+    is given."""
     if len(arguments) > 1 and not str(arguments[1]).startswith("--"):
         arguments = [arguments[1], "--against", arguments[0], *arguments[2:]]
         if "--served" in arguments:
@@ -455,7 +456,7 @@ def command(*arguments):
 
 @pytest.fixture
 def verify(tessera):
-    """verify(*arguments) -> {(subject, what): judgement}"""
+    """Returns verify(*arguments) -> {(subject, what): judgement}."""
 
     def run(*arguments):
         code, out, err = harness.run(tessera, [*command(*arguments), "--json", "-"])
@@ -468,7 +469,7 @@ def verify(tessera):
 
 
 def failed(judgements):
-    """Subjects whose judgements did not pass, in their order."""
+    """Returns the subjects whose judgements did not pass, in order."""
     return [subject for (subject, _), j in judgements.items() if not j["passed"]]
 
 

@@ -11,20 +11,22 @@ TINIEST = np.float32(2.0**-149)
 
 
 def blocks_of(x, rows=128, cols=128):
-    """[..., m, n] -> [..., ceil(m/rows), rows, ceil(n/cols), cols], zero-padded: zeros change no maximum and no sum."""
+    """Reshapes [..., m, n] to [..., ceil(m/rows), rows, ceil(n/cols), cols], padded with zeros, which change no maximum and
+    no sum."""
     *stack, m, n = x.shape
     padded = np.pad(x, [(0, 0)] * len(stack) + [(0, -m % rows), (0, -n % cols)])
     return padded.reshape(*stack, padded.shape[-2] // rows, rows, padded.shape[-1] // cols, cols)
 
 
 def over_blocks(reduce, x, rows=128, cols=128):
-    """reduce (np.add, np.maximum) over each block: [..., m, n] -> [..., ceil(m/rows), ceil(n/cols)], without a padded copy."""
+    """Applies reduce (np.add, np.maximum) to each block: [..., m, n] -> [..., ceil(m/rows), ceil(n/cols)], without a padded
+    copy."""
     down, right = (np.arange(0, size, step) for size, step in zip(x.shape[-2:], (rows, cols)))
     return reduce.reduceat(reduce.reduceat(x, down, axis=-2), right, axis=-1)
 
 
 def spread(scales, shape, rows=128, cols=128):
-    """One value a block -> one an element of a matrix, or stack of matrices, of this shape."""
+    """Expands one value per block to one per element of a matrix, or stack of matrices, of this shape."""
     return np.repeat(np.repeat(scales, rows, -2), cols, -1)[..., : shape[-2], : shape[-1]]
 
 
@@ -46,14 +48,14 @@ def codes_of(w, scales):
 
 
 def quantize(w, ue8m0=False):
-    """w of any float dtype, [m, n] or [experts, m, n] -> (codes, scales)."""
+    """Returns (codes, scales) of w of any float dtype, [m, n] or [experts, m, n]."""
     w = w.astype(np.float32)
     scales = scales_of(w, ue8m0)
     return codes_of(w, scales), scales
 
 
 def quantize_rows(w, dtype=np.float32):
-    """One scale a row: (codes, scales [rows, 1]) in FP32, the scales rounded to dtype."""
+    """Returns (codes, scales [rows, 1]) with one scale per row in FP32, rounded to dtype."""
     x = w.astype(np.float32)
     amax = np.abs(x).max(axis=1, keepdims=True)
     scale = np.maximum(amax / np.float32(448), np.float32(2.0**-149)).astype(dtype).astype(np.float32)
@@ -71,18 +73,18 @@ def quantize_tensor(w, amax=None):
 
 
 def dequantize(codes, scales):
-    """In double: what a perfect reader gets."""
+    """Decodes in double."""
     return codes.astype(np.float64) * spread(scales, codes.shape).astype(np.float64)
 
 
 @remembered
 def block_errors(w, codes, scales):
-    """Sum of squared errors of each block, in double."""
+    """Returns the sum of squared errors of each block, in double."""
     return over_blocks(np.add, (w.astype(np.float64) - dequantize(codes, scales)) ** 2)
 
 
 def block_mean_squares(w, codes, scales):
-    """Mean of squared errors of each block over its real elements, in double."""
+    """Returns the mean of squared errors of each block over its elements without padding, in double."""
     return block_errors(w, codes, scales) / over_blocks(np.add, np.ones(w.shape))
 
 

@@ -11,7 +11,7 @@ INDEXER = {"index_topk": 4, "index_n_heads": 2, "index_head_dim": 12}  # two hea
 
 
 def best(scores, k):
-    """A mask of the k largest scores among positions up to the query's own, the first of equal ones."""
+    """Returns a mask of the k largest scores among positions up to the query's own; of equal scores, the first ones."""
     places = np.arange(TOKENS)
     scores = np.where(places <= places[:, None], scores, -np.inf)
     order = np.argsort(-scores, -1, kind="stable")[..., :k]
@@ -21,18 +21,18 @@ def best(scores, k):
 
 
 def agreement_of_tokens(x, y):
-    """The share of x's tokens that y has, of queries that do not see all positions up to their own."""
+    """Returns the share of x's tokens that y also has, for queries that do not see all positions up to their own."""
     limited = x.sum(-1) <= np.arange(TOKENS)
     return (x & y)[limited].sum() / x[limited].sum()
 
 
 class Indexed:
-    """The indexers of DeepSeek-V3.2, GLM-5 and MiniMax-M3."""
+    """Implements the indexers of DeepSeek-V3.2, GLM-5 and MiniMax-M3."""
 
     chosen_tokens = None  # by the last layer that chose: [batch, query, key], or [batch, group of heads, query, key]
 
     def shares(self, layer):
-        """GLM-5: the layer keeps the choice of the layer before it."""
+        """Returns true if GLM-5's layer uses the choice of the previous layer."""
         if "indexer_types" in self.config:
             return self.config["indexer_types"][layer] == "shared"
         first = self.config.get("index_skip_topk_offset", 2)
@@ -48,7 +48,7 @@ class Indexed:
                 f"{at}weights_proj.weight": self.draw(heads, self.config["hidden_size"])}
 
     def choose_tokens(self, layer, w, x, query, fault):
-        """A mask [batch, query, key]. `query` is the latent of the queries."""
+        """Returns a mask [batch, query, key]. `query` is the latent of the queries."""
         if self.shares(layer):
             return self.chosen_tokens
         heads, dim = self.config["index_n_heads"], self.config["index_head_dim"]
@@ -67,7 +67,7 @@ class Indexed:
         return self.chosen_tokens
 
     def has_blocks(self, layer):
-        """MiniMax-M3: the layer attends to blocks of tokens."""
+        """Returns true if MiniMax-M3's layer attends to blocks of tokens."""
         return "blocks" in self.traits and bool(self.config["sparse_attention_config"]["sparse_attention_freq"][layer])
 
     def block_tensors(self):
@@ -76,7 +76,7 @@ class Indexed:
                 "self_attn.index_k_proj.weight": self.draw(dim, self.config["hidden_size"]), "self_attn.index_k_norm.weight": self.gain(dim)}
 
     def choose_blocks(self, w, x, cos, sin):
-        """A mask [batch, group of heads, query, key]."""
+        """Returns a mask [batch, group of heads, query, key]."""
         size = BLOCKS["sparse_block_size"]
         q, k = (self.norm((x @ w[f"self_attn.index_{n}_proj.weight"].T).reshape(BATCH, TOKENS, -1, BLOCKS["sparse_index_dim"]),
                           w[f"self_attn.index_{n}_norm.weight"]) for n in "qk")

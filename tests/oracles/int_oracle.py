@@ -10,7 +10,7 @@ SCHEMES = [("int8-weight-only", 8, 0, False), ("int8-weight-only", 8, 32, False)
 
 
 def adj(weight):
-    """The name of a weight's row sums of codes, which no loader that reads every *.safetensors takes for a weight."""
+    """Returns the name of a weight's row sums of codes, which no loader of all *.safetensors reads as a weight."""
     return weight.removesuffix("weight") + "azp_adj"
 
 
@@ -28,7 +28,7 @@ def away(x):
 
 
 def quantized(w, bits, group=0, asymmetric=False, divisor=None, rounding=np.rint, dtype=np.float32):
-    """(codes, scales [rows, groups], zero points) in FP32, by the formulas of compressed-tensors."""
+    """Returns (codes, scales [rows, groups], zero points) in FP32, by the formulas of compressed-tensors."""
     rows, cols = w.shape
     x = w.astype(np.float32).reshape(rows, -1, group or cols)
     low, high = -(2 ** (bits - 1)), 2 ** (bits - 1) - 1

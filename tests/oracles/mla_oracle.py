@@ -12,7 +12,7 @@ BATCH, TOKENS = 2, 9
 
 
 class Model:
-    """One layer of MLA and its stages."""
+    """Implements one layer of MLA and its stages."""
 
     def __init__(self, q_rank=96, yarn=True, heads=4, nope=128, rope=32, v=128, rank=256, hidden=256, seed=3, indexer=None):
         self.heads, self.nope, self.rope, self.v, self.rank, self.q_rank = heads, nope, rope, v, rank, q_rank
@@ -57,7 +57,7 @@ class Model:
         return np.arange(TOKENS)[:, None] * frequency
 
     def turn(self, x):
-        """[B, T, ..., rope], pairs (2i, 2i+1) as complex numbers."""
+        """Applies RoPE to [B, T, ..., rope] with pairs (2i, 2i+1) as complex numbers."""
         z = x[..., 0::2] + 1j * x[..., 1::2]
         shape = (1, TOKENS) + (1,) * (x.ndim - 3) + (self.rope // 2,)
         z = z * np.exp(1j * self.angles()).reshape(shape)
@@ -94,8 +94,9 @@ class Model:
         return (self.nope + self.rope) ** -0.5 * ((0.1 * math.log(40) + 1) ** 2 if self.yarn else 1)
 
     def stages(self, fault=None, hidden=None, choose=None, growth=1):
-        """{name: float64}. A `fault` is made in the stage that it belongs to, and later stages are computed from the result.
-        `choose` returns the mask of the tokens that attention sees, from the latent of the queries. `growth` [tokens] multiplies queries."""
+        """Returns {name: float64}. A `fault` is made in its stage, and later stages are computed from the result. `choose`
+        returns the mask of the tokens that attention sees, from the latent of the queries. `growth` [tokens] multiplies
+        queries."""
         w = {n.removeprefix(PREFIX).removesuffix(".weight"): t.astype(np.float64) for n, t in self.tensors.items() if ".indexer." not in n}
         def norm(x, gain):
             return x if fault == "norm" else x / np.sqrt((x**2).mean(-1, keepdims=True) + 1e-6) * gain

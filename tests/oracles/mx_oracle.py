@@ -29,7 +29,7 @@ def groups(w, size):
 
 
 def e8m0(amax, rule, elements):
-    """The byte for a group with this amax, from its bits: elements of `elements` bits."""
+    """Returns the byte for a group with this amax, from its bits, for elements of `elements` bits."""
     bits = np.ascontiguousarray(amax, F32).view(np.uint32)
     exponent, mantissa = (bits >> 23).astype(np.int64), bits & 0x7FFFFF
     fits = 0x400000 if elements == 4 else 0x600000  # 6 is 1.5 * 4, 448 is 1.75 * 256
@@ -42,19 +42,19 @@ def power(byte):
 
 
 def e2m1(quotient, x):
-    """Codes of quotients, a byte each: ties to even; zeros have code 0 whatever their sign."""
+    """Returns codes of quotients, one per byte: ties to even; zeros of any sign have code 0."""
     codes = np.clip(quotient, -6, 6).astype(E2M1).view(np.uint8)
     return np.where(x == 0, 0, codes).astype(np.uint8)
 
 
 def packed(codes):
-    """Two to a byte, the even column in the low nibble."""
+    """Packs two codes per byte, the even column in the low nibble."""
     flat = codes.reshape(codes.shape[0], -1)
     return flat[:, 0::2] | flat[:, 1::2] << 4
 
 
 def mx(w, elements, rule):
-    """(codes [rows, ...], scale bytes)"""
+    """Returns (codes [rows, ...], scale bytes)."""
     x = groups(w, 32)
     scale = e8m0(np.abs(x).max(axis=2), rule, elements)
     quotient = (x / power(scale)[..., None]).astype(F32)
@@ -66,7 +66,7 @@ def mx(w, elements, rule):
 
 
 def divisor(amax, dtype, largest):
-    """compressed-tensors' global scale: largest * 6 / amax, in the weights' dtype."""
+    """Returns compressed-tensors' global scale: largest * 6 / amax, in the weights' dtype."""
     if dtype == BF16:
         inverse = (F32(1) / F32(amax)).astype(BF16)
         return F32((f32(inverse) * F32(largest * 6)).astype(BF16))
@@ -81,7 +81,7 @@ def global_scale(amax, dtype, dialect, largest=448):
 
 
 def nvfp4(w, dialect, global_):
-    """(codes, scales): scales that the global one divides, or multiplies."""
+    """Returns (codes, scales). The global scale divides or multiplies scales."""
     x = groups(w, 16)
     amax = np.abs(x).max(axis=2)
     if dialect == "compressed-tensors":
@@ -98,7 +98,8 @@ def nvfp4(w, dialect, global_):
 
 
 def four_six(w, dialect, global_, amax):
-    """(codes, scales, losses): the better of two scales a group, for a largest element of 6 and of 4; losses of both."""
+    """Returns (codes, scales, losses): the better of two scales per group, for a largest element of 6 and of 4; losses of
+    both."""
     x = groups(w, 16)
     own = np.abs(x).max(axis=2)
     if dialect == "compressed-tensors":
@@ -120,7 +121,7 @@ def four_six(w, dialect, global_, amax):
 
 
 def names(scheme, dialect):
-    """(codes, scales, global, input), as endings of the module's name."""
+    """Returns (codes, scales, global, input) as endings of the module's name."""
     if dialect == "deepseek":
         return ".weight", ".weight_scale_inv", None, None
     if dialect == "modelopt":
@@ -130,7 +131,7 @@ def names(scheme, dialect):
 
 
 def joined(module, modules):
-    """The modules that loaders run as one with this one."""
+    """Returns the modules of this module's fused layer."""
     for members in FUSED:
         for member in members:
             if module.endswith(f".{member}"):
@@ -140,7 +141,8 @@ def joined(module, modules):
 
 
 def expected(weights, scheme, dialect, rule=None, ranges=None, search="amax"):
-    """{name: array} of all tensors that encode these weights ({module: array}) in a checkpoint; `search`: amax or four-six."""
+    """Returns {name: array} of all tensors that encode these weights ({module: array}) in a checkpoint; `search`: amax or
+    four-six."""
     out, (codes, scales, total, inputs) = {}, names(scheme, dialect)
     shape = (1,) if dialect == "compressed-tensors" else ()
     for module, w in weights.items():
@@ -176,7 +178,7 @@ def decoded(tensors, module, scheme, dialect):
 
 
 def awkward(shape, seed, dtype):
-    """A weight with groups of zeros, of -0 and of tiny numbers, with ties, and with amax next to every threshold."""
+    """Makes a weight with groups of zeros, of -0 and of tiny numbers, with ties, and with amax next to every threshold."""
     w = random_weight(shape, seed)
     w[0] = 0
     w[1, :32] = 0
@@ -202,7 +204,7 @@ KEPT = {"model.embed_tokens": (64, 128), "lm_head": (64, 128), "model.layers.0.i
 
 
 def model(path, dtype=BF16, modules=LLAMA, kind="llama", files=1):
-    """(directory, {module: weight}) of a checkpoint whose fused members differ in amax."""
+    """Returns (directory, {module: weight}) of a checkpoint whose fused members differ in amax."""
     weights = {module: (awkward(shape, i, dtype) if shape[1] >= 128 else random_weight(shape, i).astype(dtype)) for i, (module, shape) in enumerate(modules.items())}
     for i, module in enumerate(weights):
         weights[module] = (f32(weights[module]) * F32(1 + i % 7)).astype(dtype)

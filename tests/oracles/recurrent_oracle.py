@@ -15,12 +15,12 @@ def rms_norm(x, gain):
 
 
 class Recurrent:
-    """Part of a model (forward_oracle.py): its configuration, traits and random tensors."""
+    """Implements a part of a model (forward_oracle.py): its configuration, traits and random tensors."""
 
     # ---- Mamba-2 ----
 
     def kind(self, layer):
-        """Returns "mamba", "attention" or, for a layer that is an MLP alone, "mlp"."""
+        """Returns "mamba", "attention" or, for a layer with only an MLP, "mlp"."""
         if "mamba" not in self.traits:
             return "attention"
         if "hybrid_override_pattern" in self.config:
@@ -37,7 +37,7 @@ class Recurrent:
         return {f"mamba.{n}": x for n, x in t.items()}
 
     def convolve(self, x, filters, bias=0):
-        """silu of a causal convolution of x [BATCH, TOKENS, channels]."""
+        """Returns silu of a causal convolution of x [BATCH, TOKENS, channels]."""
         padded = np.concatenate([np.zeros((BATCH, TAPS - 1, x.shape[-1])), x], 1)
         x = sum(padded[:, j : j + TOKENS] * np.asarray(filters)[:, 0, j] for j in range(TAPS)) + np.asarray(bias)
         return x / (1 + np.exp(-x))
@@ -80,7 +80,7 @@ class Recurrent:
         return {f"linear_attn.{n}": x for n, x in t.items()}
 
     def delta_inputs(self, w, x):
-        """q, k, v, z [BATCH, TOKENS, heads, dim], and b and a [BATCH, TOKENS, V_HEADS], before the convolution."""
+        """Returns q, k, v, z [BATCH, TOKENS, heads, dim], and b and a [BATCH, TOKENS, V_HEADS], before the convolution."""
         keys, share = K_HEADS * K_DIM, V_HEADS // K_HEADS
         if "parts" in self.traits:
             q, k, v = np.split(x @ w["linear_attn.in_proj_qkv.weight"].T, [keys, 2 * keys], -1)
@@ -104,7 +104,8 @@ class Recurrent:
         return out.reshape(BATCH, TOKENS, -1) @ w["linear_attn.out_proj.weight"].T
 
     def rule(self, q, k, v, decay, b):
-        """The gated delta rule over q, k, decay [BATCH, TOKENS, heads, dim], v [.., v_dim] and b [BATCH, TOKENS, heads]."""
+        """Applies the gated delta rule to q, k, decay [BATCH, TOKENS, heads, dim], v [.., v_dim] and b [BATCH, TOKENS,
+        heads]."""
         q, k = (u / np.sqrt((u**2).sum(-1, keepdims=True) + 1e-6) for u in (q, k))
         state, out = np.zeros((BATCH, *q.shape[2:], v.shape[-1])), np.zeros_like(v)
         for t in range(TOKENS):

@@ -11,13 +11,14 @@ AWQ_ORDER = (0, 2, 4, 6, 1, 3, 5, 7)  # the column of nibble k
 
 
 def read_any(path):
-    """{name: array} of a file, dtypes that the safetensors package lacks among them."""
+    """Returns {name: array} of a file, with dtypes that the safetensors package lacks."""
     return {name: np.frombuffer(data, DTYPES[dtype]).reshape(shape)
             for name, (dtype, shape, data) in harness.read_safetensors(path)[1].items()}
 
 
 def six_bits(codes, element):
-    """[..., n] bytes -> [..., n / 3 * 4] values: sign, exponent and mantissa of each 6 bits, from the formulas of the OCP's specification."""
+    """Converts [..., n] bytes to [..., n / 3 * 4] values: sign, exponent and mantissa of each 6 bits, by the formulas of the
+    OCP's specification."""
     bits = np.unpackbits(codes, axis=-1, bitorder="little").reshape(*codes.shape[:-1], -1, 6)
     code = (bits << np.arange(6, dtype=np.uint8)).sum(axis=-1).astype(np.int64)
     mantissa, bias = (3, 1) if element == "e2m3" else (2, 3)
@@ -27,7 +28,7 @@ def six_bits(codes, element):
 
 
 def mxfp6(w, element):
-    """Packed codes and E8M0 scales by the rule floor, the nearest values, ties to even codes."""
+    """Returns packed codes and E8M0 scales by the rule floor: the nearest values, ties to even codes."""
     values = six_bits(np.packbits((np.arange(32)[:, None] >> np.arange(6) & 1).astype(np.uint8).reshape(-1), bitorder="little"), element)
     x = w.astype(np.float64).reshape(w.shape[0], -1, 32)
     amax = np.abs(x).max(-1)
@@ -42,13 +43,13 @@ def mxfp6(w, element):
 
 
 def nibbles(words):
-    """[..., n] words of any width -> [..., n * 2 * width] codes, the lowest bits first."""
+    """Converts [..., n] words of any width to [..., n * 2 * width] codes, the lowest bits first."""
     raw = np.ascontiguousarray(words).view(np.uint8)
     return np.stack([raw & 15, raw >> 4], axis=-1).reshape(*raw.shape[:-1], -1)
 
 
 def words(codes):
-    """The other way round: I32 words of eight codes."""
+    """Packs eight codes into I32 words, the inverse of nibbles()."""
     fields = codes.astype(np.uint32).reshape(*codes.shape[:-1], -1, 8) << (4 * np.arange(8, dtype=np.uint32))
     return fields.sum(axis=-1, dtype=np.uint32).view(np.int32)
 
@@ -58,7 +59,7 @@ def powers(scale):
 
 
 def spread(scale, shape):
-    """A grid of scales, one for each of the values."""
+    """Expands a grid of scales to one per value."""
     for axis in (-2, -1):
         size = -(-shape[axis] // scale.shape[axis])
         scale = np.repeat(scale, size, axis=axis)
@@ -66,13 +67,13 @@ def spread(scale, shape):
 
 
 def awq_order(codes, inverse=False):
-    """Columns of eight as AWQ has them in a word."""
+    """Orders columns of eight as in AWQ's words."""
     order = np.argsort(AWQ_ORDER) if inverse else np.array(AWQ_ORDER)
     return codes.reshape(*codes.shape[:-1], -1, 8)[..., order].reshape(codes.shape)
 
 
 def awq(codes, zeros, scales, order=awq_order):
-    """{suffix: array} of codes [out, in], zeros and scales [out, groups]."""
+    """Returns {suffix: array} of codes [out, in], zeros and scales [out, groups]."""
     return {".qweight": words(order(codes.T)), ".qzeros": words(order(zeros.T)), ".scales": scales.T.astype(np.float16)}
 
 
@@ -120,5 +121,5 @@ def values(kind, tensors):
 
 
 def in_bf16(exact):
-    """As the packages round: FP32 first."""
+    """Rounds to FP32 and then to BF16, as the packages do."""
     return exact.astype(np.float32).astype(BF16)

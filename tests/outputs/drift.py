@@ -51,14 +51,14 @@ def write_kept(found):
 
 
 def run_job(tool, job, words):
-    """The digest of what the job makes of the folder `in`, or what went wrong."""
+    """Returns the digest of the job's output for the folder `in`, or the error."""
     shutil.rmtree("out", ignore_errors=True)
     code, _, stderr = harness.run(tool, [*jobs.words(job.command, "in", "out"), *words, "--quiet"])
     return digest_of("out") if code == 0 else f"exit {code}: {stderr.strip()[-200:]}"
 
 
 def sources_of(options):
-    """(job, after its source has been made as `in`), one after the other, in this process's working directory."""
+    """Yields each job after making its source as `in` in the working directory of this process."""
     for job in [*jobs.JOBS, *jobs.MORE]:
         for place in ("in", "out"):
             shutil.rmtree(place, ignore_errors=True)
@@ -69,13 +69,13 @@ def sources_of(options):
 
 
 def masks_of(job, most):
-    """Forms of the kernels: all, and the definitions alone; with `most`, what lies between."""
+    """Returns the instruction sets to test: all and scalar, and with `most` those between."""
     return [[], *(["--cpumask", str(mask)] for mask in ((0, 1, 3) if most else (0,)))]
 
 
 @contextlib.contextmanager
 def emulated(work):
-    """The tool for aarch64 as a program for this machine, or None where it cannot be built or run."""
+    """Yields the tool for aarch64 as a program for this machine, or None if it cannot be built or run."""
     qemu = shutil.which("qemu-aarch64") or shutil.which("qemu-aarch64-static")
     libraries = subprocess.run([str(ROOT / "tests/aarch64/libraries.sh"), "build-aarch64-libraries"], cwd=ROOT, check=False)
     if not qemu or libraries.returncode != 0:
@@ -92,7 +92,7 @@ def emulated(work):
 
 
 def built(work):
-    """name: tool, of every compiler that is there and each of its optimizations."""
+    """Returns {name: tool} of every installed compiler and each of its optimization levels."""
     tools = {}
     for name, (compiler, level) in BUILDS.items():
         found = shutil.which(compiler) or next(filter(None, (shutil.which(f"clang-{n}") for n in range(20, 13, -1))), None)

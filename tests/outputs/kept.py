@@ -21,7 +21,7 @@ VERDICT = "verify.json"
 
 
 class Model:
-    """A small checkpoint in two files, quantized by the tested tool in one run and in two shards."""
+    """Makes a small checkpoint in two files, quantized by the tested tool in one run and in two shards."""
 
     def __init__(self, tool, make, place):
         self.tool, self.source, self.out, self.shards = tool, place / "model", place / "out", place / "shards"
@@ -42,13 +42,13 @@ class Model:
         return out
 
     def files(self):
-        """{name of a kept file: its path in what this tool has made}"""
+        """Returns {name of a kept file: its path in this tool's output}."""
         journals = {"journal": self.out / ".tessera/journal"} | {name: self.shards / ".tessera" / name for name in SHARDS}
         return journals | {name: self.out / name for name in IN_OUTPUT} | {VERDICT: self.verdict}
 
 
 def interface(place, target):
-    """Writes the interface of libtessera by abidw, from its own sources with debug information. False: there is no abidw."""
+    """Writes the interface of libtessera by abidw, from its sources with debug information. Returns false without abidw."""
     if shutil.which("abidw") is None:
         return False
     library = place / "api.so"
@@ -70,7 +70,7 @@ def check_interface(checks, place):
 
 
 def same(made, wanted, place):
-    """Returns True if two outputs are equal but for their journals and manifests."""
+    """Returns True if two outputs are equal except for journals and manifests."""
     copies = [place / "one", place / "two"]
     for tree, copy in zip((made, wanted), copies):
         shutil.rmtree(copy, ignore_errors=True)

@@ -20,7 +20,7 @@ SCHEMES = {"fp8": "", "nvfp4": "--scheme nvfp4-weight-only", "int8": "--scheme i
 
 @pytest.fixture
 def jobs(tmp_path):
-    """jobs({name: command}) -> a file of these jobs, one on each line."""
+    """Returns jobs({name: command}), which writes a file with one job per line."""
 
     def write(commands, name="jobs.jsonl"):
         path = tmp_path / name
@@ -77,20 +77,20 @@ def test_outputs_are_those_of_the_commands(jobs, batch, checkpoint, tessera, tmp
 
 @pytest.fixture(scope="module")
 def large(maker, tmp_path_factory):
-    """A checkpoint whose tensors are cut into several units, and are larger than what is read at a time."""
+    """Makes a checkpoint whose tensors have several units and are larger than one read."""
     return pathlib.Path(harness.make_checkpoint(maker, "bench", tmp_path_factory.mktemp("src") / "large", bytes="24M"))
 
 
 def bytes_of(source, archived=False):
-    """Returns the bytes that a job must read to take over a checkpoint: its tensors, and side files that are copied; an archive has
-    the headers, too."""
+    """Returns the bytes that a job must read to copy a checkpoint: its tensors and side files; of an archive also the
+    headers."""
     headers = sum(harness.read_header(path)[0] for path in source.glob("*.safetensors"))
     told = [path.stat().st_size for path in source.iterdir() if path.name not in ("config.json", "model.safetensors.index.json")]
     return sum(told) - (0 if archived else headers)
 
 
 def read_by(tessera, arguments):
-    """Runs the tool; how many bytes it read, as the system counts them."""
+    """Runs the tool. Returns the number of bytes that it read, as the kernel counts them."""
     process = subprocess.Popen([tessera, *map(str, arguments)], stdout=subprocess.DEVNULL)
     os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
     counted = dict(line.split(": ") for line in pathlib.Path(f"/proc/{process.pid}/io").read_text().splitlines())
@@ -378,7 +378,8 @@ def test_a_dry_run_warns_as_the_run_does(jobs, batch, checkpoint, tmp_path):
 
 
 def test_no_command_does_anything_when_it_is_rehearsed(jobs, batch, checkpoint, tmp_path):
-    """Commands know nothing of a rehearsal: that their places are checked last of all stops them."""
+    """A rehearsal of a command stops when its paths are checked, before any work. The commands themselves do not know about
+    it."""
     source, out = checkpoint("deepseek-v3"), tmp_path / "out"
     out.mkdir()
     words = {"SRC": source, "FP8": source, "INT8": source, "INT4": source, "TOKENS": tmp_path / "tokens.txt", "STATS": out / "stats.safetensors"}
@@ -393,7 +394,7 @@ def test_no_command_does_anything_when_it_is_rehearsed(jobs, batch, checkpoint, 
 
 
 def test_killed_and_carried_on(jobs, batch, checkpoint, tessera, tmp_path):
-    """kill -9 and ^C at several moments; the same command then leaves the very trees of a run that nothing disturbed."""
+    """After kill -9 and Ctrl-C at several moments, the same command writes the same files as an undisturbed run."""
     source = checkpoint("qwen3-moe")
     commands = {name: (options, tmp_path / name) for name, options in SCHEMES.items()}
     path = jobs({name: quantize(source, target, options) for name, (options, target) in commands.items()} |

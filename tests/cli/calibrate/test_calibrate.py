@@ -14,7 +14,7 @@ MEMBERS = ("input_mean_square", "input_min", "input_max", "input_tokens")
 
 
 class Watched(np.ndarray):
-    """A weight that records what it is multiplied by."""
+    """Is a weight that records the inputs of its products."""
 
     def __array_finalize__(self, other):
         self.name, self.seen = getattr(other, "name", None), getattr(other, "seen", None)
@@ -32,7 +32,7 @@ def watched(name, array, seen):
 
 
 def inputs_of(m):
-    """{module or (stack, expert): the inputs [tokens, channels]} of all linear layers."""
+    """Returns {module or (stack, expert): the inputs [tokens, channels]} of all linear layers."""
     seen, found = {}, {}
     tensors = {n: watched(n, t, seen) if t.ndim > 1 and "bias" not in n else t for n, t in m.tensors.items()}
     x = m.tensors["model.embed_tokens.weight"].astype(np.float64)[m.tokens]
@@ -106,7 +106,7 @@ FUSED = {"q_proj": "qkv_proj", "k_proj": "qkv_proj", "v_proj": "qkv_proj", "gate
 
 
 def input_of(module):
-    """(name of the module's input, whether all experts of the layer have it)"""
+    """Returns (name of the module's input, true if all experts of the layer have it)."""
     parts = module.split(".")
     name, experts = FUSED.get(parts[-1], parts[-1]), "experts" in parts
     common = experts and name in FUSED.values()
@@ -146,7 +146,7 @@ def test_products_are_those_of_float64(tmp_path, calibrate, family):
 
 
 def test_keys_and_values(tmp_path, calibrate):
-    """Keys are those after norms and RoPE, as the cache stores them."""
+    """Statistics of keys are those after norms and RoPE, as in the cache."""
     m = Whole("llama")
     got, _, _ = calibrate(m.write(tmp_path / "m"), token_file(m, tmp_path / "t.txt"))
     x = m.tensors["model.embed_tokens.weight"].astype(np.float64)[m.tokens]
@@ -185,7 +185,7 @@ def test_experts_with_few_tokens(tmp_path, calibrate, family):
 
 @pytest.mark.parametrize("family", ["llama", "deepseek_v3"])
 def test_little_memory_changes_no_bit(tmp_path, tessera, calibrate, family):
-    """Sequences run in groups that fit in --memory; here one by one, with the least memory that is accepted."""
+    """Sequences run in groups that fit in --memory: here one by one, with the smallest memory that is accepted."""
     m = Whole(family)
     src, tokens = m.write(tmp_path / "m"), token_file(m, tmp_path / "t.txt")
     whole, plain, _ = calibrate(src, tokens)
@@ -221,7 +221,7 @@ def test_threads_and_instruction_sets(tmp_path, calibrate):
 
 @pytest.mark.parametrize("family", ["llama", "glm_moe_dsa", "gpt_oss"])
 def test_a_killed_run_is_resumed(tmp_path, tessera, calibrate, family):
-    """Killed at many moments and run again, with the bytes of a run in one piece."""
+    """A run that is killed at many moments and repeated writes the same bytes as an undisturbed run."""
     m = Whole(family)
     src, tokens, out = m.write(tmp_path / "m"), token_file(m, tmp_path / "t.txt"), tmp_path / "resumed.safetensors"
     calibrate(src, tokens, "--hessians", out="whole.safetensors")

@@ -37,7 +37,7 @@ def mxfp4(x, codes, scales, names, dtypes, config):
 
 
 def drawn(x=W1, rows=300, cols=352, low=110, high=122, seed=1, **spelling):
-    """Ragged in tiles of 128x128; the largest scale and the smallest stand in every tile."""
+    """Makes a weight with partial tiles of 128x128, whose tiles all contain the largest and the smallest scale."""
     rng = f.numbers(seed)
     scales = rng.integers(low, high, (rows, cols // 32), np.uint8)
     scales[::100, ::3], scales[5::100, 1::3] = low, high - 1
@@ -130,7 +130,7 @@ def test_the_scale_of_the_input_goes_along(tmp_path, convert, refuse, dialect):
 
 
 def test_the_scale_of_the_input_is_measured(tmp_path, convert):
-    """MXFP4 has none: it comes of the ranges, as quantize makes it."""
+    """MXFP4 has no scale of the input. It is computed from the ranges, as by quantize."""
     ranges = tmp_path / "ranges.json"
     ranges.write_text(json.dumps({X: {"min": -3.0, "max": 5.0}}))
     m = drawn(X, **SPELLINGS["ct"])
@@ -141,7 +141,7 @@ def test_the_scale_of_the_input_is_measured(tmp_path, convert):
 
 
 def test_the_same_blocks_keep_their_codes(tmp_path, convert):
-    """Weights of DeepSeek-V4 that are FP8 already keep their codes. Scales of a byte become FP32."""
+    """Weights of DeepSeek-V4 that are FP8 keep their codes. Their E8M0 scales become FP32."""
     experts, attention = drawn(), f.fp8_block("layers.0.attn.wq_a")
     got = tensors(convert(write(tmp_path / "src", experts, attention), "--to", "fp8-block"))
     assert got["layers.0.attn.wq_a.weight"].tobytes() == attention.tensors["layers.0.attn.wq_a.weight"][2]
@@ -162,7 +162,7 @@ def test_gate_and_up_share_a_global_scale(tmp_path, convert):
 
 
 def stepped(code, binades):
-    """One group of this code, so many binades below the largest; it is in row 129, columns 160 to 191."""
+    """Makes a weight with one group of this code, in row 129, columns 160 to 191, so many binades below the largest."""
     codes, scales = np.full((256, 256), 2, np.uint8), np.full((256, 8), 120, np.uint8)
     codes[129, 160:192], scales[129, 5] = code, 120 - binades
     return mxfp4(W1, codes, scales, **V4)
@@ -192,7 +192,8 @@ def test_a_group_of_zeros_has_no_window(tmp_path, convert):
 
 
 def rounded_blocks(dst):
-    """Checks W1 in quantization_blocks.zst: its codes, the blocks with an error, its largest error, how many codes are counted."""
+    """Checks W1 in quantization_blocks.zst: its codes, the blocks with an error, its largest error, the number of counted
+    codes."""
     t, = block_file.read(dst).values()
     assert t.name == W1 + ".weight"
     return t.codes, np.argwhere(t.bytes["error"][0]).tolist(), t.peaks, sum(t.counts)
@@ -261,7 +262,7 @@ def test_gpt_oss_taken_apart(tmp_path, convert, target):
 
 @pytest.mark.parametrize("target", ["mxfp8", "int8-weight-only", "fp8-block"])
 def test_a_stack_of_nvfp4(tmp_path, tessera, convert, target):
-    """Gate and up behind one another; each expert has a global scale of its own."""
+    """Gate and up follow one another in the stack. Each expert has its own global scale."""
     m = f.nvfp4(Y, "modelopt", rows=256, cols=128, experts=3, inputs=False)
     dst = convert(write(tmp_path / "src", m), "--to", target)
     back = tensors(convert(dst, "--to", "bf16", "--dtype", "f32"))
@@ -273,7 +274,7 @@ def test_a_stack_of_nvfp4(tmp_path, tessera, convert, target):
 
 
 def test_a_layer_of_two_kinds_is_made_anew(tmp_path, convert):
-    """Gate is int4 and up NVFP4: loaders join them under one global scale, so up's codes cannot stay."""
+    """Gate is int4 and up is NVFP4. They share a global scale, so the codes of up are computed again."""
     gate, up = (f"model.layers.0.mlp.{leaf}_proj" for leaf in ("gate", "up"))
     a, b = f.int_packed(gate, rows=64, cols=96), f.nvfp4(up, "ct", rows=64, cols=96, inputs=False)
     groups = [{**m.config["config_groups"]["group_0"], "format": m.config["format"], "targets": [f"re:.*{leaf}_proj"]}
@@ -296,7 +297,7 @@ def test_a_stack_the_other_way_round(tmp_path, refuse, change, word):
 
 
 def test_matrices_of_a_stack_that_end_inside_a_block(tmp_path, convert):
-    """Each matrix of an FP8 stack begins its own row of scales. --exclude makes the plan move codes weight by weight."""
+    """Each matrix of an FP8 stack begins a new row of scales. --exclude makes the plan move codes weight by weight."""
     experts, attention = "model.layers.0.mlp.experts.down_proj", "model.layers.0.self_attn.o_proj.weight"
     rng = f.numbers(11)
     stack = {experts: f.e4m3_codes(rng, (3, 200, 256)).view(f.E4M3), experts + "_scale_inv": rng.uniform(1e-4, 1e-2, (3, 2, 2)).astype(np.float32)}
@@ -329,7 +330,7 @@ MOVED = {("mxfp4", "fp8-block"), ("mxfp4", "nvfp4-weight-only"), ("mxfp4", "mxfp
 
 @pytest.mark.parametrize("source", SOURCES)
 def test_made_anew_as_by_way_of_fp32(tmp_path, tessera, convert, quantize, source):
-    """The values in FP32, and what quantize makes of them: the same bytes, and the same configuration."""
+    """The bytes and the configuration equal those of a conversion to FP32 followed by quantize."""
     src = write(tmp_path / "src", SOURCES[source]())
     plain = convert(src, "--to", "bf16", "--dtype", "f32")
     for scheme in SCHEMES:
@@ -345,7 +346,7 @@ def test_made_anew_as_by_way_of_fp32(tmp_path, tessera, convert, quantize, sourc
 
 
 def test_what_was_plain_stays(tmp_path, convert):
-    """Neighbours that quantize would take are not taken, scales of a KV cache stay, and the list says who is plain."""
+    """Unquantized neighbours are not quantized, scales of the KV cache stay, and the list has the unquantized modules."""
     q, k_scale = "model.layers.0.self_attn.q_proj.weight", "model.layers.0.self_attn.k_scale"
     plain = {q: f.entry("BF16", f.numbers(3).standard_normal((256, 256)).astype(f.BF16)),
              k_scale: f.entry("BF16", np.array([0.5]).astype(f.BF16))}
@@ -378,8 +379,8 @@ SAME = {("fp8-block", "fp8-block"), ("fp8-block", "mxfp8"), ("nvfp4-weight-only"
 
 @pytest.mark.parametrize("made", MADE)
 def test_verify_against_the_original(made, tmp_path, tessera, maker, quantize, convert):
-    """Every target passes against the source, and against the BF16 that the source was made of, where codes were moved. Codes that
-    were made twice are not the nearest, nor always their scales, and that alone is found."""
+    """Moved codes pass verify against the source and against the BF16 model from which the source was made. Codes that were
+    rounded twice are not the nearest; verify finds only this."""
     original = harness.make_checkpoint(maker, "llama", str(tmp_path / "original"))
     src = quantize(original, "--scheme", *made.split())
     for target in TARGETS:

@@ -21,7 +21,7 @@ INFO, SEEK, FOOTER = 0x184D2A5D, 0x184D2A5E, 0x8F92EAB1
 
 @pytest.fixture
 def run(tessera, tmp_path):
-    """run(*words) -> DST of a run that has to succeed: 'DST' among the words is where it goes."""
+    """Returns run(*words) -> DST of a successful run. 'DST' among the words is replaced by it."""
     runs = []
 
     def call(*words):
@@ -46,7 +46,7 @@ def archives(directory):
 
 
 def xxh64(data):
-    """XXH64, seed 0, as its specification has it."""
+    """Computes XXH64 with seed 0 by its specification."""
     p1, p2, p3, p4, p5 = (11400714785074694791, 14029467366897019727, 1609587929392839161, 9650029242287828579,
                           2870177450012600261)
     mask = (1 << 64) - 1
@@ -86,7 +86,7 @@ def xxh64(data):
 
 
 def read_by_layout(path):
-    """[(plain bytes, width)] of every frame, by nothing but docs/archive.md; every number in the tail is checked."""
+    """Returns [(uncompressed bytes, width)] of every frame, using only docs/archive.md. Checks every number in the tail."""
     data = path.read_bytes()
     count, flags, magic = struct.unpack("<IBI", data[-9:])
     assert (flags, magic) == (0, FOOTER)
@@ -115,7 +115,7 @@ def read_by_layout(path):
 
 
 def borders(path):
-    """{offset: dtype} of the first byte of each tensor, and of the header."""
+    """Returns {offset: dtype} of the first byte of each tensor, and of the header."""
     start, entries, _ = harness.read_header(path)
     return {0: "header"} | {start + entry["data_offsets"][0]: entry["dtype"] for entry in entries.values() if harness.entry_size(entry) > 0}
 

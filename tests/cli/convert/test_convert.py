@@ -19,7 +19,7 @@ def fp8(shape, seed=0):
 
 
 def product(codes, scales, rows=128, cols=128):
-    """The FP32 product."""
+    """Returns the FP32 product."""
     return codes.astype(np.float32) * fp8_oracle.spread(scales.astype(np.float32), codes.shape, rows, cols)
 
 
@@ -173,7 +173,7 @@ def test_tensor_and_channel_scales(tmp_path, convert, shape, grid):
 
 @pytest.mark.parametrize("options", [["--block", "64x64"], ["--scale-fmt", "ue8m0"], []])
 def test_fp8_in_other_blocks_has_no_scale_of_inputs(tmp_path, convert, options):
-    """Its configuration says "dynamic", beside which vLLM refuses a static scale."""
+    """The configuration has "dynamic". vLLM rejects a static input scale with it."""
     codes, scales = fp8((256, 256))
     src = make(tmp_path / "src", {"model.safetensors": {"m.weight": codes, "m.weight_scale_inv": scales,
                                                         "m.input_scale": np.ones(1, np.float32)}},
@@ -276,7 +276,7 @@ def test_requantizing_is_quantizing_the_decoded_values(checkpoint, quantize, con
 
 @pytest.mark.parametrize("options", [("--block", "64x64"), ("--dialect", "compressed-tensors", "--scale-fmt", "ue8m0")])
 def test_some_of_fp8_becomes_bf16(checkpoint, quantize, convert, options):
-    """An excluded weight and all that loaders join with it are BF16, and listed. All others are as without --exclude."""
+    """An excluded weight and its fused layer become BF16 and are listed. All others are the same as without --exclude."""
     first = quantize(checkpoint("llama"))
     every, some = (convert(first, "--to", "fp8-block", *options, *more)
                    for more in ((), ("--exclude", "*.0.mlp.down_proj.*", "--exclude", "*.1.self_attn.k_proj.*")))

@@ -21,7 +21,7 @@ DTYPES = [np.float32, BF16, np.float16, E8M0]
 
 
 def weights(dtype, shape=(256, 256)):
-    """Two weights with powers of two for scales, and the scales in FP32."""
+    """Makes two weights with power-of-two scales, and the scales in FP32."""
     tensors, scales = {}, {}
     for seed, name in enumerate((O, K)):
         codes, _ = fp8_oracle.quantize(random_weight(shape, seed))
@@ -76,7 +76,7 @@ def test_every_dtype_of_scales_is_cut_and_merged(tmp_path, tessera, convert, dty
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("to", [("deepseek-mp", "--mp", "2"), ("mla-absorbed", "--consumer", "vllm", "--weights", "fp8-block")])
 def test_every_dtype_of_scales_of_a_deepseek_model(tmp_path, fp8_deepseek, convert, to, dtype):
-    """The same values as with FP32, which other tests hold to their definition."""
+    """The values are the same as with FP32 scales, which other tests check against their definition."""
     src = tmp_path / "src"
     tensors = {n: x.astype(dtype) if n.endswith("_scale_inv") else x for n, x in load(fp8_deepseek).items()}
     config = json.loads((fp8_deepseek / "config.json").read_text())
@@ -97,7 +97,7 @@ def every_tensor(directory):
 
 @pytest.fixture(scope="module")
 def fp8_deepseek(tessera, maker, tmp_path_factory):
-    """DeepSeek-V3 in block FP8 whose scales are powers of two, in one file."""
+    """Makes DeepSeek-V3 in block FP8 with power-of-two scales, in one file."""
     place = tmp_path_factory.mktemp("deepseek")
     src = harness.make_checkpoint(maker, "deepseek-v3", place / "src", scale="half")
     harness.succeed(tessera, ["quantize", src, "-o", place / "fp8", "--quiet", "--scale-fmt", "ue8m0"])
@@ -109,7 +109,7 @@ def fp8_deepseek(tessera, maker, tmp_path_factory):
 
 
 def damage(src, dst, name, at, byte):
-    """A copy of a checkpoint whose tensor has this byte at this place. Returns the file's name and the place in it."""
+    """Copies a checkpoint and changes one byte of a tensor. Returns the file's name and the offset in it."""
     shutil.copytree(src, dst)
     for path in dst.glob("*.safetensors"):
         start, entries, _ = harness.read_header(path)
@@ -124,7 +124,8 @@ def damage(src, dst, name, at, byte):
 
 @pytest.fixture
 def stops(tessera, tmp_path):
-    """stops(src, *words, options=...): exit code 3 and all these words. Other ranks' files may be finished by then."""
+    """Returns stops(src, *words, options=...), which checks exit code 3 and all these words. Files of other ranks may be
+    finished by then."""
     def run(src, *words, options):
         code, _, err = harness.run(tessera, ["convert", src, "-o", tmp_path / "stopped", *options])
         assert code == 3 and all(word in err for word in words), (words, err)
@@ -185,7 +186,7 @@ def test_a_scale_that_no_weight_comes_of_is_not_cut(tmp_path, stops, dtype, stor
 
 
 def test_codes_are_not_linked_unseen(tmp_path, refuse):
-    """A file of codes alone is one of which nothing changes."""
+    """A file that contains only codes does not change."""
     tensors, _ = weights(np.float32)
     tensors[O].view(np.uint8)[3, 4] = 0x7F
     src = make(tmp_path / "src", {"a.safetensors": {O: tensors.pop(O)}, "b.safetensors": tensors}, **LLAMA)
@@ -221,7 +222,8 @@ def test_a_nan_scale_of_mxfp4_is_named_with_its_place(tmp_path, stops, to):
 @pytest.mark.parametrize("stated", [False, True])
 @pytest.mark.parametrize("dtype", [np.float32, BF16, np.float16])
 def test_the_scales_say_whether_codes_can_be_moved_to_mxfp8(tmp_path, tessera, convert, stops, stated, dtype):
-    """Powers of two are moved bit for bit whatever scale_fmt says, also in a padded grid; 0.75 is refused where ue8m0 is stated."""
+    """Power-of-two scales are moved bit for bit for any scale_fmt, also in a padded grid. A scale of 0.75 is rejected if
+    scale_fmt is ue8m0."""
     tensors, scales = weights(dtype)
     tensors[K + "_scale_inv"] = np.pad(tensors[K + "_scale_inv"], ((0, 2), (0, 0)))
     q = UE8M0 if stated else DEEPSEEK

@@ -42,7 +42,8 @@ def loads(tessera, path, *loaders):
 
 @NAMES
 def test_fp8_for_hopper(tmp_path, tessera, convert, release, name):
-    """F32 scales under the native names, expert_dtype where this model's loaders look, and n-gram tables as they come."""
+    """Scales are F32 with the native names, expert_dtype is where this model's loaders look, and n-gram tables are
+    unchanged."""
     src = release(name)
     before, dst = tensors(src), convert(src, "--to", "fp8-block")
     got = tensors(dst)
@@ -62,7 +63,7 @@ def test_fp8_for_hopper(tmp_path, tessera, convert, release, name):
 
 @NAMES
 def test_native_fp4_by_way_of_another_dialect(tmp_path, tessera, convert, release, name):
-    """Codes moved out and back have the very bytes of the release, and the other tensors do not change."""
+    """Codes moved to another dialect and back have the bytes of the release, and the other tensors do not change."""
     src = release(name)
     before, again = tensors(src), tensors(convert(src, "--to", "mxfp4", "--dialect", "deepseek"))
     assert before.keys() == again.keys()
@@ -72,7 +73,7 @@ def test_native_fp4_by_way_of_another_dialect(tmp_path, tessera, convert, releas
 
 
 def test_native_fp4_of_compressed_tensors(tmp_path, tessera, convert, release):
-    """Only the experts are codes in this source; to compressed-tensors and back they keep every byte."""
+    """Only the experts of this source are codes. They keep every byte in compressed-tensors and back."""
     bf16 = convert(release(V4), "--to", "bf16")
     native = tmp_path / "native"
     harness.succeed(tessera, ["quantize", bf16, "-o", native, "--scheme", "mxfp4", "--dialect", "compressed-tensors"])
@@ -91,7 +92,8 @@ def test_native_fp4_of_compressed_tensors(tmp_path, tessera, convert, release):
 
 @NAMES
 def test_native_fp4_from_bf16(tmp_path, tessera, convert, quantize, release, name):
-    """Experts come back to the values of the release, for they were codes once; beside them is FP8 with powers of two."""
+    """Experts have the values of the release again, because these were decoded from codes. Other layers are FP8 with
+    power-of-two scales."""
     src = release(name)
     bf16 = convert(src, "--to", "bf16")
     dst = quantize(bf16, "--scheme", "mxfp4", "--dialect", "deepseek")
@@ -128,7 +130,7 @@ def test_fp8_from_bf16(tmp_path, tessera, convert, quantize, release, name):
 
 
 def test_native_names_stay_when_requantized(tmp_path, tessera, convert, quantize, release):
-    """FP8 experts, as in the -Base releases: other blocks, the same names."""
+    """FP8 experts, as in the -Base releases, get other blocks and keep their names."""
     fp8 = quantize(convert(release(V4), "--to", "bf16"))
     got = convert(fp8, "--to", "fp8-block", "--block", "64x64")
     assert tensors(got).keys() == tensors(fp8).keys() and config(got)["expert_dtype"] == "fp8"
@@ -148,7 +150,7 @@ JOINED = {"layers.0.attn.wq_a": (64, 128), "layers.0.attn.wkv": (32, 128), "laye
 
 @pytest.mark.parametrize("dialect", ["compressed-tensors", "modelopt"])
 def test_joined_layers_have_one_global_scale(tmp_path, quantize, dialect):
-    """Every byte as the oracle has it, whose members differ in amax."""
+    """Every byte equals the oracle's, with members of different amax."""
     src, weights = mx.model(tmp_path / "src", modules=JOINED, kind="deepseek_v4", files=2)
     every = [word for module in JOINED for word in ("--include", f"{module}.weight")]
     got = load(quantize(src, "--scheme", "nvfp4-weight-only", "--dialect", dialect, *every))
@@ -161,7 +163,8 @@ def test_joined_layers_have_one_global_scale(tmp_path, quantize, dialect):
 
 
 def test_joined_layers_are_decided_together(tmp_path, tessera):
-    """One that is kept keeps the other; a member whose rows end inside a block keeps both, and the n-gram memory is its own."""
+    """If one member is kept, the other is kept too. A member whose rows end inside a block keeps both. The n-gram memory is
+    decided separately."""
     def plan(shapes, *options):
         src = make(tmp_path / f"src{len(list(tmp_path.iterdir()))}",
                    {"model.safetensors": {f"{name}.weight": np.zeros(shape, BF16) for name, shape in shapes.items()}},
@@ -179,7 +182,8 @@ def test_joined_layers_are_decided_together(tmp_path, tessera):
 
 
 def test_names_of_joined_layers_that_stay(tmp_path, quantize):
-    """compressed-tensors' list has them too, each in its own parent, and no joined name for modules that are not joined."""
+    """The list of compressed-tensors has the names of fused layers in each parent, but no fused name for modules that are
+    not fused."""
     src, _ = mx.model(tmp_path / "src", modules={**JOINED, "layers.0.ffn.experts.0.w2": (128, 64)}, kind="deepseek_v4")
     ignored = config(quantize(src, "--scheme", "nvfp4-weight-only"))["quantization_config"]["ignore"]
     assert {"layers.0.attn.fused_wqa_wkv", "layers.0.attn.compressor.fused_wkv_wgate"} <= set(ignored)
@@ -188,7 +192,7 @@ def test_names_of_joined_layers_that_stay(tmp_path, quantize):
 
 @pytest.mark.parametrize("family", ["deepseek_v4", "deepseek_v41"])
 def test_a_quantized_table_is_read_again(tmp_path, quantize, inspect, family):
-    """Statements of config.json about layers do not bind n-gram tables: their class reads them as MXFP8."""
+    """Members of config.json about layers do not apply to n-gram tables. Their class reads them as MXFP8."""
     shapes = {"layers.0.attn.wq_b": (256, 256), "layers.0.ffn.experts.0.w1": (256, 256), "layers.1.engram.embed": (512, 256)}
     src = make(tmp_path / "src", {"model.safetensors": {f"{name}.weight": np.ones(shape, BF16) for name, shape in shapes.items()}},
                quantization=None, model_type=family)

@@ -104,7 +104,7 @@ COMMANDS = {
 
 
 def write(directory, tensors, quantization=None):
-    """A small model with one plain linear layer, these tensors and, when it is quantized, a layer in block FP8."""
+    """Writes a small model with one unquantized linear layer, these tensors and, if it is quantized, a layer in block FP8."""
     make(directory, {"model.safetensors": {}}, quantization, **CONFIG)
     entries = {UP + ".weight": ("BF16", [256, 256], random_weight((256, 256)).astype(BF16).tobytes()),
                "model.norm.weight": ("BF16", [256], random_weight((256,)).astype(BF16).tobytes())}
@@ -168,7 +168,7 @@ def test_a_tensor_of_it_has_no_values(tmp_path, tessera, name):
 
 @pytest.mark.parametrize("name", FOREIGN)
 def test_an_archive_keeps_its_bytes(tmp_path, tessera, name):
-    """Bytes in, the same bytes out: what they mean does not matter."""
+    """An archive restores the same bytes, also of tensors that Tessera cannot interpret."""
     src = write(tmp_path / "src", FOREIGN[name][0], DEEPSEEK)
     packed, back = tmp_path / "packed", tmp_path / "back"
     harness.succeed(tessera, ["convert", src, "-o", packed, "--to", "archive", "--shuffle", "--quiet"])
@@ -180,7 +180,7 @@ def test_an_archive_keeps_its_bytes(tmp_path, tessera, name):
 
 
 def test_verify_fails_over_codes_that_no_config_speaks_of(tmp_path, tessera):
-    """A faulty output of an earlier version for DeepSeek-V4: experts copied as integers, no quantization_config."""
+    """Tests a faulty output of an earlier version for DeepSeek-V4: experts copied as integers without a quantization_config."""
     src = write(tmp_path / "src", deepseek_v4(), DEEPSEEK)
     dst = write(tmp_path / "dst", deepseek_v4())
     code, out, err = harness.run(tessera, ["verify", dst, "--against", src])

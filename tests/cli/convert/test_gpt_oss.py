@@ -19,7 +19,7 @@ NATIVE = ("--scheme", "mxfp4-weight-only")
 
 
 def model(path, hidden=96, inner=64, experts=3, dtype=BF16, kind="gpt_oss", files=1, **config):
-    """(directory, {stack: [experts, out, in]}); on disk stacks are [experts, in, out]."""
+    """Returns (directory, {stack: [experts, out, in]}). Stacks are [experts, in, out] on disk."""
     shapes = {EXPERTS + "gate_up_proj": (experts, 2 * inner, hidden), EXPERTS + "down_proj": (experts, hidden, inner)}
     stacks = {name: mx.awkward((s[0] * s[1], max(s[2], 128)), i, dtype)[:, :s[2]].reshape(s)
               for i, (name, s) in enumerate(shapes.items())}
@@ -62,7 +62,7 @@ def assert_same(got, wanted):
                                            ((*NATIVE, "--mx-scale", "floor"), "floor"), ((*NATIVE, "--mx-scale", "even"), "even")],
                          ids=lambda x: " ".join(x) if isinstance(x, tuple) else x)
 def test_every_byte(tmp_path, quantize, dtype, options, rule):
-    """Biases, and the order of gate and up, stay as they are."""
+    """Biases, and the order of gate and up, do not change."""
     src, stacks, tensors = model(tmp_path / "src", dtype=dtype)
     dst = quantize(src, *options)
     assert_same(load(dst), expected(stacks, tensors, rule))
@@ -72,7 +72,7 @@ def test_every_byte(tmp_path, quantize, dtype, options, rule):
 
 @pytest.mark.parametrize("hidden, inner, experts", [(64, 64, 4), (32, 1600, 2), (1024, 1600, 2)])
 def test_shapes(tmp_path, quantize, hidden, inner, experts):
-    """Square experts, and experts of more than one unit of work."""
+    """Experts are square, or have more than one unit of work."""
     src, stacks, tensors = model(tmp_path / "src", hidden, inner, experts, files=3)
     wanted = expected(stacks, tensors)
     for options in (("--threads", "1"), ("--threads", "3", "--max-shard-size", "1MB")):
@@ -88,8 +88,8 @@ def test_its_loaders_take_it(tmp_path, tessera, quantize, inspect):
 
 
 def test_round_trip(tmp_path, tessera, quantize, convert):
-    """Codes to BF16 and back: every value, and the very bytes of each group that reaches 4, as codes of this rule's finest
-    scale do (a group that only reaches 3 fits the next finer one)."""
+    """Codes converted to BF16 and back have the same values. Groups that contain the code of 4 or more also have the same
+    bytes. (A group with at most 3 fits the next smaller scale.)"""
     src, stacks, _ = model(tmp_path / "src", hidden=256, inner=192)
     native = quantize(src, *NATIVE)
     bf16 = convert(native, "--to", "bf16")
@@ -124,7 +124,7 @@ def test_other_schemes_say_who_reads_them(tmp_path, tessera, options):
 
 
 def test_a_stack_without_the_other(tmp_path, tessera):
-    """Its codes alone are no gpt-oss: loaders look in vain for those of the other."""
+    """The codes of one stack alone are not gpt-oss, because loaders also look for those of the other."""
     src, _, tensors = model(tmp_path / "src")
     for number, gone in enumerate(("gate_up_proj", "down_proj")):
         kept = {name: array for name, array in tensors.items() if name != EXPERTS + gone}
@@ -154,7 +154,8 @@ def test_refused(tmp_path, tessera, what):
 
 
 def test_damaged_headers(tmp_path, tessera):
-    """Whatever a header's shapes, dtypes and names become: written as its own tensors say, or refused; never anything between."""
+    """For any damaged shapes, dtypes and names of a header, the output equals the tensors that it describes, or the job is
+    rejected."""
     src, _, tensors = model(tmp_path / "src")
     whole = (src / "model.safetensors").read_bytes()
     length = int.from_bytes(whole[:8], "little")
@@ -183,7 +184,7 @@ def test_damaged_headers(tmp_path, tessera):
 
 @pytest.mark.parametrize("dtype", [BF16, np.float32], ids=["BF16", "F32"])
 def test_a_value_that_has_no_code(tmp_path, tessera, dtype):
-    """It is named by expert, output and input."""
+    """The message names the expert, output and input of a value without a code."""
     src, _, tensors = model(tmp_path / "src", dtype=dtype)
     name, spoiled = EXPERTS + "down_proj", tmp_path / "spoiled"
     tensors[name][2, 33, 7] = np.nan
@@ -194,7 +195,7 @@ def test_a_value_that_has_no_code(tmp_path, tessera, dtype):
 
 
 def test_experts_that_were_taken_apart(tmp_path, tessera, quantize, convert):
-    """They are put together first, as the message says; then all is as it was."""
+    """Separate experts are joined first, as the message suggests. Then the output equals the original."""
     src, stacks, tensors = model(tmp_path / "src")
     apart = convert(quantize(src, *NATIVE, "--dialect", "compressed-tensors"), "--to", "bf16")
     code, out, err = harness.run(tessera, ["quantize", apart, "-o", tmp_path / "dst", *NATIVE])
@@ -205,7 +206,7 @@ def test_experts_that_were_taken_apart(tmp_path, tessera, quantize, convert):
 
 @pytest.mark.parametrize("shape", [{}, {"hidden": 2048, "inner": 1056, "experts": 2, "files": 2}], ids=["small", "of several units"])
 def test_codes_put_together(tmp_path, tessera, quantize, convert, inspect, shape):
-    """Split experts have every byte of the scheme's own output, whatever spelling they had in between."""
+    """Separate experts have every byte of the scheme's own output, in any intermediate form."""
     src, stacks, _ = model(tmp_path / "src", **shape)
     wanted = load(quantize(src, *NATIVE, "--mx-scale", "even"))
     apart = quantize(src, *NATIVE, "--dialect", "compressed-tensors")
@@ -220,7 +221,7 @@ def test_codes_put_together(tmp_path, tessera, quantize, convert, inspect, shape
 
 
 def change(apart, path, name, edit):
-    """A copy of the experts one by one with one tensor changed; None takes it out."""
+    """Copies the separate experts with one tensor changed, or removed if it is None."""
     tensors = {n: np.array(a) for n, a in load(apart).items()}
     tensors[name] = edit(tensors[name])
     config = json.loads((apart / "config.json").read_text())

@@ -85,7 +85,7 @@ def test_what_nobody_reads(tmp_path, tessera, name):
 
 
 def test_an_escaped_key_of_the_configuration(tmp_path, tessera):
-    """Read, or a quantized checkpoint would be taken for one that is not."""
+    """An escaped key is read. Otherwise a quantized checkpoint would be taken for an unquantized one."""
     src = make(tmp_path / "src", {"model.safetensors": {"model.norm.weight": np.ones(3, np.float32)}}, None)
     (src / "config.json").write_text('{"quantiz\\u0061tion_config":{"quant_method":"awq"}}')
     code, _, err = harness.run(tessera, ["convert", src, "-o", tmp_path / "dst", "--to", "tp", "--tp", "1"])

@@ -20,7 +20,7 @@ def options(scheme, group, asymmetric):
 
 
 def values(weight, bits, group, asymmetric, scale_dtype):
-    """(code - zero point) * scale, in FP32."""
+    """Returns (code - zero point) * scale in FP32."""
     codes, scale, zero = quantized(weight, bits, group, asymmetric, dtype=scale_dtype)
     split = codes.reshape(*scale.shape, -1).astype(np.float32)
     return ((split - zero[..., None].astype(np.float32)) * scale[..., None]).reshape(codes.shape)
@@ -66,7 +66,7 @@ def test_verify_diff_and_inspect(tmp_path, tessera, quantize, convert, scheme, b
 
 
 def damaged(dst, tmp_path, change):
-    """The checkpoint with `change` made to its tensors."""
+    """Returns the checkpoint after `change` has modified its tensors."""
     other = tmp_path / "damaged"
     shutil.copytree(dst, other)
     shutil.rmtree(other / ".tessera")
@@ -180,7 +180,7 @@ def test_conversions_that_read_no_integers_say_so(tmp_path, tessera, quantize, t
 
 
 def test_a_scale_a_tensor(tmp_path, convert):
-    """naive forms that others write: one scale for all, and zero points as int8."""
+    """Tests naive forms of other tools: one scale for all values, and zero points as int8."""
     rng = np.random.default_rng(6)
     codes = rng.integers(-128, 128, (24, 40)).astype(np.int8)
     q = {"quant_method": "compressed-tensors", "format": "int-quantized",
@@ -216,7 +216,7 @@ def test_other_shapes_are_refused(tmp_path, tessera, quantize, bad):
 
 
 def test_a_configuration_that_stands_twice_goes_twice(tmp_path, tessera, quantize, convert):
-    """Kimi-K2.5 has quantization_config at the top and in text_config: loaders read either."""
+    """Kimi-K2.5 has quantization_config at the top and in text_config. Both are removed, because loaders read either."""
     src, _ = model(tmp_path / "src")
     dst = quantize(src, "--scheme", "int4-weight-only", "--group-size", "32")
     config = json.loads((dst / "config.json").read_text())
@@ -229,7 +229,7 @@ def test_a_configuration_that_stands_twice_goes_twice(tmp_path, tessera, quantiz
 
 
 def coarse(shape=(264, 384)):
-    """One large value a group of 128 and many of half a step: sums of such codes say little about their scale."""
+    """Makes groups of 128 with one large value and many of half a step. Sums of such codes say little about their scale."""
     rng = np.random.default_rng(7)
     w = rng.uniform(0.51, 0.6, shape).astype(np.float32)
     w[:, ::128] = 7.4
@@ -238,7 +238,7 @@ def coarse(shape=(264, 384)):
 
 @pytest.mark.parametrize("flips,words", [(1, "flipped bit"), (2000, "codes are not the nearest")])
 def test_right_scales_of_coarse_codes_are_not_accused(tmp_path, tessera, quantize, flips, words):
-    """Whatever else is wrong with the codes, as when GPTQ chose them: the scales are what amax asks for."""
+    """The scales are those from amax, although the codes are wrong, as GPTQ's may be. verify does not report the scales."""
     src = make(tmp_path / "src", {"model.safetensors": {UP: coarse()}}, quantization=None)
     dst = quantize(src, "--scheme", "int4-weight-only", "--group-size", "128")
 

@@ -23,7 +23,7 @@ T = ("T", [("ft", 75), ("ft", 80), ("ft", 86), ("ft", 89), ("trtllm-main", 80), 
 
 
 def quantized(w, bits, group=0, **settings):
-    """As the layouts' own quantizers have it: a group of zeros has scale 0."""
+    """Quantizes as the quantizers of these layouts do: a group of zeros has the scale 0."""
     codes, scale, zero = int_oracle.quantized(w, bits, group, **settings)
     empty = ~w.reshape(len(w), -1, group or w.shape[1]).any(axis=2)
     assert (scale[empty] == 1).all() and not codes.reshape(*empty.shape, -1)[empty].any()
@@ -31,7 +31,7 @@ def quantized(w, bits, group=0, **settings):
 
 
 def place(layout, bits, k, n, big_k, big_n):
-    """(byte, nibble) of W[k][n], for arrays of k and n: sections 2 and 3 of the closed form."""
+    """Returns (byte, nibble) of W[k][n] for arrays of k and n: sections 2 and 3 of the closed form."""
     per_word, group, turns = 32 // bits, 128 // bits, 16 // bits
     half = per_word // 2
     if layout in ("R", "CM"):
@@ -52,7 +52,7 @@ def place(layout, bits, k, n, big_k, big_n):
 
 
 def laid_out(codes, layout, bits):
-    """codes [N, K] to bytes."""
+    """Converts codes [N, K] to the bytes of the layout."""
     big_n, big_k = codes.shape
     out = np.zeros(big_n * big_k * bits // 8, np.uint8)
     n, k = np.meshgrid(np.arange(big_n), np.arange(big_k), indexing="ij")
@@ -115,7 +115,7 @@ def test_blobs(tmp_path, convert, producer, arch, layout, _, bits):
 @pytest.mark.parametrize("bits,group", [(8, 0), (8, 32), (4, 0), (4, 64), (4, 32)])
 @pytest.mark.parametrize("producer,arch,layout", [("ft", 80, "T"), ("ft", 70, "R"), ("trtllm-main", 90, "H")])
 def test_from_packed_integers_and_back(tmp_path, quantize, convert, producer, arch, layout, bits, group):
-    """Codes and scales stay; --from gives the very tensors again."""
+    """Codes and scales do not change. --from restores the tensors."""
     src, source = llama(tmp_path / "src")
     ints = quantize(src, "--scheme", f"int{bits}-weight-only", "--group-size", str(group))
     blobs = convert(ints, "--to", "fastertransformer", "--arch", f"sm{arch}", "--producer", producer)
@@ -182,7 +182,7 @@ def test_trtllm(tmp_path, tessera, convert, bits, group, arch, layout, head, bia
 @pytest.mark.parametrize("bits", [8, 4])
 @pytest.mark.parametrize("producer,arch,layout,_", LAYOUTS)
 def test_any_shape_that_a_layout_takes(tmp_path, convert, producer, arch, layout, _, bits):
-    """There and back."""
+    """Converts every shape that a layout supports, and back."""
     rng = np.random.default_rng(arch * bits)
     step_k = 1 if layout == "R" else 64 if layout == "T" or bits == 4 else 32
     step_n = 32 // bits if layout == "R" else 64 if bits == 4 or producer == "ft" else 32
@@ -214,7 +214,7 @@ def test_rotary_settings_of_either_spelling(tmp_path, convert, said, base, scali
 
 
 def test_nothing_but_blobs(tmp_path, convert):
-    """A checkpoint all of whose tensors were laid out leaves no safetensors file; the way back does not need one."""
+    """A checkpoint whose tensors all have a layout leaves no safetensors file. The inverse conversion does not need one."""
     w = random_weight((128, 128), 1).astype(BF16)
     src = make(tmp_path / "src", {"model.safetensors": {O: w}}, quantization=None)
     (src / "config.json").write_text(json.dumps(CONFIG))
@@ -305,7 +305,7 @@ def test_what_trtllm_cannot_take_of_packed_sources(tmp_path, tessera, quantize):
 
 @pytest.mark.parametrize("dtype, scale", [(BF16, "f16"), (np.float16, "bf16")])
 def test_one_dtype_for_all_that_trtllm_gets(dtype, scale, tmp_path, tessera):
-    """Its plugins take inputs of their own type only, and a parameter of another type is kept with a warning."""
+    """TensorRT-LLM's plugins accept only inputs of their own type, and keep a parameter of another type with a warning."""
     src, _ = llama(tmp_path / "src", dtype)
     command = ["convert", src, "-o", tmp_path / "out", "--to", "trtllm", "--arch", "sm80", "--scale-dtype", scale]
     own = "bf16" if dtype == BF16 else "f16"
@@ -360,7 +360,7 @@ def test_broken_blobs(tmp_path, tessera, convert, damage, words):
 @pytest.mark.parametrize("dtype,bits", [("F4", 4), ("F8_E8M0", 8), ("F8_E5M2", 8), ("I8", 8)])
 @pytest.mark.parametrize("target", ["trtllm", "fastertransformer"])
 def test_only_plain_data_comes_back_beside_weights(tmp_path, tessera, convert, target, dtype, bits):
-    """An F4 tensor came back as one of 0 bytes."""
+    """Only unquantized data may be restored beside the weights. An F4 tensor was restored with 0 bytes."""
     src, _ = llama(tmp_path / "src")
     dst = convert(src, "--to", target, "--arch", "sm80")
     path = next(dst.glob("*.safetensors"))
@@ -381,7 +381,8 @@ def test_threads_and_instruction_sets_agree(tmp_path, tessera, convert):
 
 
 def test_every_name_of_qwen3_is_tensorrt_llms(tmp_path, convert):
-    """Written down once more from tensorrt_llm/models/qwen: a norm under a wrong name is left at ones without a word."""
+    """Compares names with a second copy of those in tensorrt_llm/models/qwen. A norm with a wrong name would keep its ones
+    without a message."""
     layer = "model.layers.0."
     vectors = {layer + "self_attn.q_norm.weight": 2.0, layer + "self_attn.k_norm.weight": 3.0,
                layer + "input_layernorm.weight": 4.0, layer + "post_attention_layernorm.weight": 5.0, "model.norm.weight": 6.0}

@@ -91,7 +91,7 @@ def test_fp8_made_anew(tmp_path, convert, consumer, form, fp8):
 
 
 def nearest_bf16(x):
-    """FP64 to BF16 in one rounding: of three neighbours the nearest, the even one of two."""
+    """Rounds FP64 to BF16 once: to the nearest of three neighbours, or the even one of two."""
     middle = x.astype(np.float32).astype(BF16).view(np.int16).astype(np.int32)
     candidates = np.stack([middle, middle - 1, middle + 1])
     distance = np.abs(candidates.astype(np.int16).view(BF16).astype(np.float64) - x)
@@ -100,7 +100,7 @@ def nearest_bf16(x):
 
 
 def test_folding_rounds_once(tmp_path, convert):
-    """1 + 2^-8 + 2^-40: FP32 in between would make a tie of it."""
+    """Tests 1 + 2^-8 + 2^-40, which becomes a tie if it is rounded to FP32 first."""
     m = Model(tmp_path / "src", heads=1, nope=4, v=4, rope=4, rank=4, q_rank=None, hidden=4)
     kv_b, q = np.zeros((8, 4), BF16), np.zeros((8, 4), BF16)
     kv_b[:3, 0] = 1

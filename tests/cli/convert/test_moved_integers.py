@@ -50,7 +50,7 @@ def packed_values(got, x, size, bits=4):
 
 @pytest.mark.parametrize("name", KEPT)
 def test_integers_keep_their_codes(name, tmp_path, tessera, convert):
-    """Values, the dtype of scales, the configuration, and what diff and verify say."""
+    """Checks values, the dtype of scales, the configuration, and the results of diff and verify."""
     m, options, more = KEPT[name]
     bits = 8 if "8 bits" in name else 4
     src = write(tmp_path / "src", m)
@@ -73,7 +73,7 @@ def test_integers_keep_their_codes(name, tmp_path, tessera, convert):
 
 
 def test_integers_with_weights_that_stay(tmp_path, convert):
-    """Modules with an order and without one in one configuration, and one that is left out."""
+    """One configuration has modules with a column order and without one, and one module that is not quantized."""
     a, b, c = (f"model.layers.{i}.mlp.down_proj" for i in range(3))
     modules = [f.gptq(a, order=True, zeros="middle"), f.gptq(b, zeros="middle"), f.gptq(c, zeros="middle")]
     dst = convert(write(tmp_path / "src", *modules), "--to", "int4-weight-only", "--exclude", c + ".*")
@@ -84,7 +84,7 @@ def test_integers_with_weights_that_stay(tmp_path, convert):
 
 
 def one_scale():
-    """A packed weight with one scale for all rows."""
+    """Makes a packed weight with one scale for all rows."""
     m = f.int_packed(X)
     weights = {"num_bits": 4, "type": "int", "strategy": "tensor", "symmetric": True, "dynamic": False}
     config = f.compressed("pack-quantized", {"targets": ["Linear"], "weights": weights, "input_activations": None})
@@ -117,7 +117,7 @@ def test_integers_with_a_scale_below_zero(tmp_path, refuse):
 
 
 def test_zero_points_of_8_bits_have_no_place(tmp_path, tessera):
-    """Nor do those that config.json denies; made anew, they are gone."""
+    """Zero points of 8 bits cannot be stored, nor those that config.json denies. Requantization removes them."""
     m = f.gptq(X, bits=8, zeros="fitting")
     for number, (module_, code, words) in enumerate([
             (m, 2, ["zero points", "int8-weight-only", "--lossy"]),

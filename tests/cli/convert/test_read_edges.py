@@ -10,7 +10,7 @@ X = "model.layers.0.mlp.down_proj"
 
 
 def expect(tmp_path, tessera, src, module):
-    """convert --to bf16 gives the module's values."""
+    """Checks that convert --to bf16 writes the module's values."""
     harness.succeed(tessera, ["convert", src, "-o", tmp_path / "dst", "--to", "bf16", "--quiet"])
     dtype, shape, data = harness.read_safetensors(tmp_path / "dst/model.safetensors")[1][module.name]
     assert (dtype, list(shape)) == ("BF16", list(module.values.shape)) and data == module.values.astype(f.BF16).tobytes()
@@ -18,7 +18,7 @@ def expect(tmp_path, tessera, src, module):
 
 @pytest.mark.parametrize("shape,scales", [((0, 96), (1,)), ((0, 0), (1,)), ((24, 0), (24, 1))])
 def test_fp8_without_elements(shape, scales, tmp_path, tessera):
-    """One scale for codes that have no rows or no columns: an empty weight, not a division by zero."""
+    """Codes without rows or columns with one scale are an empty weight, not a division by zero."""
     module = f.Module(X + ".weight", {X + ".weight": f.entry("F8_E4M3", np.zeros(shape, f.E4M3)),
                                       X + ".weight_scale": f.entry("F32", np.ones(scales, np.float32))}, np.zeros(shape, np.float32), None)
     src = coded_files.write(tmp_path / "src", module)
@@ -29,7 +29,7 @@ def test_fp8_without_elements(shape, scales, tmp_path, tessera):
 
 @pytest.mark.parametrize("shape", [(), (1,), (1, 1)])
 def test_int8_of_one_row(shape, tmp_path, tessera):
-    """One scale for a weight of one row: it is a scale a row and a scale a tensor, and may be a scalar."""
+    """One scale of a weight with one row is both per row and per tensor, and may be a scalar."""
     codes, scale = np.arange(-48, 48, dtype=np.int8).reshape(1, 96), np.full(shape, 0.25, np.float16)
     module = f.Module(X + ".weight", {X + ".weight": f.entry("I8", codes), X + ".weight_scale": f.entry("F16", scale)},
                       codes.astype(np.float32) * np.float32(0.25), None)
@@ -38,7 +38,7 @@ def test_int8_of_one_row(shape, tmp_path, tessera):
 
 @pytest.mark.parametrize("bits", [4, 8])
 def test_packed_integers_of_one_scale(bits, tmp_path, tessera):
-    """One scale and one zero point for all rows, in the lowest bits of a word."""
+    """One scale and one zero point apply to all rows. The zero point is in the lowest bits of a word."""
     codes, zero, per_word = np.random.default_rng(5).integers(0, 2**bits, (40, 96)), 2 ** (bits - 1) - 3, 32 // bits
     words = (codes.astype(np.uint32).reshape(40, -1, per_word) << (bits * np.arange(per_word, dtype=np.uint32))).sum(2, dtype=np.uint32)
     stated = f.group(bits, None, kind="int", strategy="tensor")

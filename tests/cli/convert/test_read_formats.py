@@ -22,7 +22,7 @@ PB_WO = {"quant_method": "modelopt", "quant_algo": "FP8_PB_WO"}
 
 
 def auto_round(module, packing=None, quant_method="auto-round", **others):
-    """The module as auto-round states it: the tensors are those of the format that packing_format names."""
+    """Makes the module as auto-round stores it, with the tensors of the format that packing_format names."""
     old = module.config
     config = {"quant_method": quant_method, "bits": old.get("bits", 4), "group_size": old["group_size"], "sym": False, "data_type": "int",
               "autoround_version": "0.15.1", "extra_config": {"lm_head": {"bits": 16}}, **({"packing_format": packing} if packing else {}), **others}
@@ -30,7 +30,7 @@ def auto_round(module, packing=None, quant_method="auto-round", **others):
 
 
 def by_layer(dtype, *layers):
-    """Quark's configuration with one dtype, and others for some layers."""
+    """Makes Quark's configuration with one dtype, and others for some layers."""
     return {**f.quark(dtype), "layer_quant_config": {name: f.quark(other)["global_quant_config"] for name, other in layers}}
 
 
@@ -100,7 +100,7 @@ BITS = {**{kind: 6 for kind in ("mxfp6-ct", "mxfp6-e2m3-quark", "mxfp6-e3m2-quar
 
 
 def write(directory, *modules, config="of the module", plain=(), files=(), **more):
-    """These modules with a norm beside them; in several files when `files` says which names stand in the second."""
+    """Writes these modules and a norm. `files` has the names of tensors in a second file."""
     make(directory, {"model.safetensors": {}}, None, **more)
     norm = ("BF16", [64], random_weight((64,)).astype(f.BF16).tobytes())
     entries = {NORM: norm, **dict(plain)}
@@ -150,7 +150,7 @@ def test_values(tmp_path, tessera, name, dtype):
 
 @pytest.mark.parametrize("name", KINDS)
 def test_scales_in_another_file_and_in_front(tmp_path, tessera, name):
-    """Which tensor comes first says nothing."""
+    """The order of tensors has no meaning."""
     _, module = KINDS[name]
     names = list(module.tensors)
     src = write(tmp_path / "src", module, files=names[:1])
@@ -182,7 +182,7 @@ def test_inspect_counts_values_and_names_the_kind(tmp_path, tessera, name):
 
 
 def test_two_dialects_side_by_side(tmp_path, tessera):
-    """DeepSeek-V4 with NVFP4 experts beside MXFP4 ones and block FP8: each by its tensors."""
+    """DeepSeek-V4 has NVFP4 experts, MXFP4 experts and block FP8. Each is recognized by its tensors."""
     modules = [f.fp8_block("layers.0.attn.wq_a"), f.nvfp4("layers.0.ffn.experts.0.w1", "modelopt"),
                f.mxfp4("mtp.0.ffn.experts.0.w1", **V4), f.mxfp8("layers.0.engram.embed", suffix=".scale", dtype="F8_E8M0")]
     config = {**f.V4, "quant_algo": "MIXED_PRECISION", "moe_quant_algo": "NVFP4"}
@@ -199,7 +199,7 @@ def test_two_dialects_side_by_side(tmp_path, tessera):
     ([("*.down_proj", "fp6_e3m2")], "e2m3", "e3m2"), ([("*.mlp.*", "fp6_e3m2"), (L + "mlp.*", "fp6_e3m2")], "e3m2", "e3m2"),
     ([(L + "mlp.up_proj", "fp6_e3m2"), ("lm_head", "fp6_e3m2")], "e3m2", "e2m3"), ([("*up_pro[a-j]", "fp6_e3m2")], "e3m2", "e2m3")])
 def test_both_elements_of_six_bits(layers, up, down, tmp_path, tessera):
-    """Quark's layer_quant_config has the element of each layer; the rest has that of global_quant_config."""
+    """Quark's layer_quant_config has the element of some layers. The others have that of global_quant_config."""
     modules = [f.mxfp6(L + "mlp.up_proj", up, names=PLAIN), f.mxfp6(L + "mlp.down_proj", down, names=PLAIN)]
     src = write(tmp_path / "src", *modules, config=by_layer("fp6_e2m3", *layers, ("*.other", "fp6_e3m2")))
     dst, got = decoded(tmp_path, tessera, src)
@@ -209,7 +209,7 @@ def test_both_elements_of_six_bits(layers, up, down, tmp_path, tessera):
 
 
 def test_w4afp8_of_sglang(tmp_path, tessera):
-    """int4 experts beside block FP8 with F32 scales, which the method implies."""
+    """int4 experts occur with block FP8 with F32 scales, which the method implies."""
     modules = [f.int4_sglang(EXPERT), f.fp8_block(L + "self_attn.o_proj", cols=384, suffix=".weight_scale_inv", dtype="F32")]
     src = write(tmp_path / "src", *modules)
     dst, got = decoded(tmp_path, tessera, src)
@@ -231,7 +231,7 @@ def test_mixed_config_groups(tmp_path, tessera):
 
 
 def test_config_in_text_config(tmp_path, tessera):
-    """Kimi K3 states its quantization there, Kimi K2.5 there and at the top: both go."""
+    """Kimi K3 has its quantization_config in text_config, Kimi K2.5 there and at the top. Both are removed."""
     module = f.mxfp4(X, config=CT_MXFP4)
     for name, top in (("k3", None), ("k25", CT_MXFP4)):
         (tmp_path / name).mkdir()
@@ -242,7 +242,8 @@ def test_config_in_text_config(tmp_path, tessera):
 
 
 def test_without_config_the_tensors_say_enough(tmp_path, tessera):
-    """But for GPTQ, whose zero points have two meanings, and blocks, whose size is never guessed."""
+    """Tensors suffice without a configuration, except for GPTQ, whose zero points have two meanings, and blocks, whose size
+    is never guessed."""
     for number, name in enumerate(("mxfp4-v4", "nvfp4-ct", "nvfp4-modelopt", "mxfp8-ct", "mxfp4-gptoss", "awq")):
         (tmp_path / str(number)).mkdir()
         src = write(tmp_path / str(number) / "src", KINDS[name][1], config=None)
@@ -273,7 +274,7 @@ def test_hf_quant_config_alone_or_beside(tmp_path, tessera, refuse):
 
 
 def test_scales_of_the_cache(tmp_path, tessera):
-    """Those of keys and values are dropped, since vLLM refuses them in an unquantized model."""
+    """Scales of keys and values are dropped, because vLLM rejects them in an unquantized model."""
     names = [L + "self_attn." + n for n in ("k_scale", "v_scale", "q_scale", "prob_scale", "k_proj.k_scale", "v_proj.v_scale")]
     plain = {n: ("BF16", [1], b"\x80\x3f") for n in names}
     src = write(tmp_path / "src", KINDS["nvfp4-modelopt"][1], plain=plain.items())
@@ -288,7 +289,7 @@ def test_scales_of_the_cache(tmp_path, tessera):
 
 
 def changed(module, **tensors):
-    """The module with these of its tensors replaced; None: absent. Named by the end of their names."""
+    """Returns the module with some of its tensors replaced or, with None, removed. They are named by the end of their names."""
     entries = dict(module.tensors)
     for suffix, value in tensors.items():
         (name,) = [n for n in entries if n.endswith(suffix)]
@@ -300,7 +301,7 @@ def changed(module, **tensors):
 
 
 def poked(module, suffix, byte, at=0):
-    """One byte of a tensor changed."""
+    """Changes one byte of a tensor."""
     (name,) = [n for n in module.tensors if n.endswith(suffix)]
     dtype, shape, data = module.tensors[name]
     return module._replace(tensors={**module.tensors, name: (dtype, shape, data[:at] + bytes([byte]) + data[at + 1:])})
@@ -456,7 +457,7 @@ def test_an_archive_keeps_it(tmp_path, tessera, name):
 
 @pytest.mark.parametrize("shape", [(1,), (24,), (24, 1)])
 def test_fp8_of_auto_round(shape, tmp_path, tessera):
-    """A scale a tensor or a row, in the model's dtype (auto_round/export/export_to_autoround/export_to_fp8.py)."""
+    """Tests a scale per tensor or row in the model's dtype (auto_round/export/export_to_autoround/export_to_fp8.py)."""
     rng = np.random.default_rng(3)
     codes = rng.normal(0, 60, (24, 96)).astype(f.E4M3)
     scales = rng.uniform(0.01, 0.1, shape).astype(f.BF16)

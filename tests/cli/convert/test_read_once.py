@@ -21,7 +21,7 @@ ROWS = [
 
 @pytest.fixture(scope="module")
 def sources(tessera, maker, tmp_path_factory):
-    """A model of 142 MB whose weights are cut over four ranks, and the same in FP8."""
+    """Makes a model of 142 MB whose weights are divided among four ranks, and the same in FP8."""
     plain = pathlib.Path(harness.make_checkpoint(maker, "deepseek-v3", tmp_path_factory.mktemp("src") / "plain", scale="small"))
     fp8 = tmp_path_factory.mktemp("src") / "fp8"
     harness.succeed(tessera, ["quantize", plain, "-o", fp8, "--quiet"])
@@ -50,7 +50,8 @@ def test_bytes_are_read_once(tessera, sources, tmp_path, name, of_fp8, command, 
 
 
 def len_of_source(source, name):
-    """Bytes of all tensors and of the side files that the job copies; deepseek-mp leaves out the MTP layer and most side files."""
+    """Returns the bytes of all tensors and of the side files that the job copies. deepseek-mp omits the MTP layer and most
+    side files."""
     tensors = sum(harness.entry_size(entry) for key, entry in harness.headers(source).items() if not (name == "deepseek-mp" and is_mtp(source, key)))
     asides = [p for p in source.iterdir() if p.suffix in (".json", ".txt", ".model")
               and p.name not in ("config.json", "model.safetensors.index.json", "quantization_report.json", harness.MANIFEST)

@@ -36,7 +36,7 @@ SCHEMES = {"fp8": "fp8-block", "nvfp4": "nvfp4-weight-only"}
 
 @pytest.fixture(scope="module")
 def release(tmp_path_factory):
-    """release(name) -> (the model in memory, its directory), made once."""
+    """Returns release(name) -> (the model in memory, its directory), made once."""
     made = {}
 
     def get(name):
@@ -49,7 +49,7 @@ def release(tmp_path_factory):
 
 
 def step(tessera, command, src, dst, codes):
-    """Runs a step, then diff and verify of it against its source: each ends as foretold."""
+    """Runs a step, then diff and verify against its source. Checks the expected results."""
     run, diff, verify = codes
     code, out, err = harness.run(tessera, [command[0], src, "-o", dst, *command[1:], "--quiet"])
     assert code == run, f"{command}: exit {code}\n{out}{err}"
@@ -90,13 +90,13 @@ def test_steps(tessera, release, tmp_path, name):
 @pytest.mark.parametrize("name", TABLE)
 @pytest.mark.parametrize("column", SCHEMES)
 def test_direct_conversions(tessera, release, tmp_path, name, column):
-    """Without BF16 on disk: exact wherever codes can be moved."""
+    """No BF16 is written. The values are exact if codes can be moved."""
     model, src = release(name)
     step(tessera, ("convert", "--to", SCHEMES[column]), src, tmp_path / "dst", getattr(TABLE[name], "direct_" + column))
 
 
 def test_gpt_oss_again(tessera, convert, inspect, release, tmp_path):
-    """From BF16 to the layout of the release: its tensors, its configuration, its values, its loaders."""
+    """Converts BF16 to the layout of the release: its tensors, its configuration, its values, its loaders."""
     model, src = release("gpt-oss")
     bf16, dst = convert(src, "--to", "bf16"), tmp_path / "dst"
     step(tessera, ("quantize", "--scheme", "mxfp4-weight-only"), bf16, dst, EXACT)
@@ -109,15 +109,15 @@ def test_gpt_oss_again(tessera, convert, inspect, release, tmp_path):
 
 
 def without_quantization(config):
-    """The tensors that remain when no weight is quantized."""
+    """Returns the tensors that remain if no weight is quantized."""
     kept = {key: value for key, value in config.items() if key not in ("quantization_config", "expert_dtype", "torch_dtype")}
     return kept | {key: without_quantization(value) for key, value in kept.items() if key == "text_config"}
 
 
 @pytest.mark.parametrize("name", TABLE)
 def test_values(tessera, convert, release, name):
-    """Each weight is the value of its codes, rounded once; every other tensor is as it was; no companion of codes is left, and no
-    scale of the KV cache."""
+    """Each weight has the values of its codes, rounded once, and every other tensor is unchanged. No companion of codes and
+    no scale of the KV cache remains."""
     model, src = release(name)
     dst = convert(src, "--to", "bf16")
     files = set(json.loads((dst / INDEX).read_text())["weight_map"].values()) if (dst / INDEX).exists() else {"model.safetensors"}
@@ -136,7 +136,7 @@ def test_values(tessera, convert, release, name):
 
 
 def test_verify_looks_into_text_config(tessera, convert, release):
-    """A key of the model inside a multimodal one counts like any other."""
+    """A key of the language model of a multimodal model is compared like any other."""
     _, src = release("Kimi-K2.6")
     dst = convert(src, "--to", "bf16")
     path = dst / "config.json"

@@ -17,7 +17,7 @@ source_tensors = functools.cache(load)  # of the session's sources, which no tes
 
 @pytest.fixture(scope="session")
 def sources(tessera, maker, tmp_path_factory):
-    """sources(kind, fp8) -> a checkpoint whose heads and experts four ranks share, or eight with scale="small", BF16 or block FP8."""
+    """Returns sources(kind, fp8) -> a checkpoint in BF16 or block FP8 for four ranks, or for eight with scale="small"."""
     made = {}
 
     def get(kind, fp8, scale="half"):
@@ -96,7 +96,7 @@ def test_deepseek_names_and_cuts(sources, convert, n, fp8):
 
 @pytest.mark.parametrize("n", [1, 2])
 def test_the_indexer_of_v32(tmp_path, tessera, sources, convert, n):
-    """FP8 wq_b and wk, BF16 weights_proj, k_norm with weight and bias: whole on every rank, under their own names."""
+    """FP8 wq_b and wk, BF16 weights_proj, and k_norm with weight and bias are complete on every rank, with their own names."""
     src = tmp_path / "v32"
     shutil.copytree(sources("deepseek-v3", True), src)
     indexer = "model.layers.0.self_attn.indexer."
@@ -132,7 +132,7 @@ def test_every_tensor_is_accounted_for(tessera, sources, tmp_path):
 
 
 def test_mtp_is_known_by_number(sources, convert, tmp_path):
-    """Layer 2 of 2 goes, layers 30 and 31 of 61 do not, and --keep-mtp keeps."""
+    """Layer 2 of 2 is dropped, layers 30 and 31 of 61 are not, and --keep-mtp keeps all."""
     src = sources("deepseek-v3", False)
     kept = one_file(convert(src, "--to", "deepseek-mp", "--mp", "1", "--keep-mtp") / "model0-mp1.safetensors")
     assert "layers.2.eh_proj.weight" in kept and "layers.2.attn.wq_a.weight" in kept
@@ -188,7 +188,7 @@ def test_deepseek_ranks_become_the_checkpoint_again(sources, convert, n, fp8, ke
 
 
 def written_by_convert_py(place, src, n):
-    """Ranks as convert.py leaves them: no manifest, no metadata."""
+    """Writes the ranks as convert.py does, without a manifest and metadata."""
     place.mkdir()
     config, tensors = json.loads((src / "config.json").read_text()), source_tensors(src)
     names = {v: k for k, v in DTYPES.items()}
@@ -250,7 +250,7 @@ def test_ranks_that_do_not_belong_together(sources, convert, refuse, tmp_path):
 
 
 def test_only_deepseeks_blocks(tessera, sources, refuse, tmp_path):
-    """model.py's blocks are 128x128, whatever config.json says."""
+    """model.py has blocks of 128x128 for any config.json."""
     harness.succeed(tessera, ["convert", sources("deepseek-v3", True), "-o", tmp_path / "b", "--to", "fp8-block",
                               "--block", "64x64", "--quiet"])
     refuse(tmp_path / "b", 3, "blocks of 128x128 only", options=("--to", "deepseek-mp", "--mp", "1"))
@@ -290,7 +290,7 @@ BY_COLUMNS = {"o_proj", "down_proj"}
 
 
 def joined(name, parts):
-    """The tensor that these parts of ranks are cut from, or None if each rank has all of it."""
+    """Returns the tensor whose parts the ranks have, or None if each rank has all of it."""
     layer = name.split(".")[-2] if name.endswith((".weight", ".bias", "_scale_inv")) else name.split(".")[-1]
     if layer in BY_COLUMNS:
         return np.concatenate(parts, axis=-1)
@@ -326,7 +326,7 @@ def test_cut_and_merged_is_the_same_tree(sources, convert, kind, fp8, n):
 
 
 def test_a_kept_index_that_names_other_files_is_refused(sources, convert, refuse):
-    """The index is written as the manifest kept it, and loaders would go by it."""
+    """The index is written as the manifest has it, and loaders would follow it."""
     dst = convert(sources("deepseek-v3", False), "--to", "tp", "--tp", "2")
     manifest = dst / "rank-0/tessera-tp.json"
     text = manifest.read_text()
@@ -341,7 +341,7 @@ def test_a_kept_index_that_names_other_files_is_refused(sources, convert, refuse
 
 @pytest.mark.parametrize("fp8", [False, True])
 def test_a_rank_computes_its_part(sources, convert, fp8):
-    """Column parallelism stacks outputs, row parallelism adds them: with the dequantized parts of every rank."""
+    """Column parallelism concatenates outputs, row parallelism adds them. Tested with the decoded parts of every rank."""
     src = sources("deepseek-v3" if fp8 else "llama", fp8)
     dst = convert(src, "--to", "tp", "--tp", "2")
     ranks = [load(dst / f"rank-{k}") for k in range(2)]
@@ -375,7 +375,7 @@ def test_ranks_in_another_order_are_not_merged(sources, convert, refuse):
 
 
 def test_a_header_of_another_writer_comes_back(tmp_path, convert):
-    """Other order, metadata, padding, index: all of it is restored."""
+    """A header with another order, other metadata, padding and index is restored byte for byte."""
     src = make(tmp_path / "src", {
         "b.safetensors": {"model.layers.0.mlp.up_proj.weight": random_weight((8, 4)), "z.norm.weight": np.ones(3, BF16)},
         "a.safetensors": {"model.layers.0.mlp.down_proj.weight": random_weight((4, 8)).astype(BF16)}},
@@ -409,7 +409,7 @@ def test_cutting_refusals(sources, refuse, tmp_path):
 
 
 def test_more_ranks_than_key_value_heads(tmp_path, convert):
-    """Neighbours share a head, as loaders have it."""
+    """Neighbouring ranks share a head, as in loaders."""
     k = np.arange(2 * 4 * 6, dtype=np.float32).reshape(8, 6)
     src = make(tmp_path / "src", {"model.safetensors": {"model.layers.0.self_attn.k_proj.weight": k,
                                                         "model.layers.0.self_attn.k_proj.bias": k[:, 0].copy()}},
@@ -449,7 +449,7 @@ def test_merging_what_does_not_belong_together(tmp_path, tessera, sources, conve
         refuse(uneven, 3, tensor, "is missing or differs from tessera-tp.json", options=("--merge",))
 
     def changed(what, suffix, change):
-        """A copy with one changed tensor in rank 1, and the tensor's name."""
+        """Copies the ranks with one changed tensor in rank 1. Returns the copy and the tensor's name."""
         copy = broken(what)
         path = copy / "rank-1/model.safetensors"
         _, tensors = harness.read_safetensors(path)

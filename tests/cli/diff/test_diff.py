@@ -14,7 +14,7 @@ W = "model.layers.0.mlp.down_proj.weight"
 
 
 def load(directory):
-    """{name: values in double} of a directory, scales applied."""
+    """Returns {name: values in double, with scales} of a directory."""
     raw = {}
     for path in sorted(directory.glob("*.safetensors")):
         for name, (dtype, shape, data) in harness.read_safetensors(path)[1].items():
@@ -25,7 +25,7 @@ def load(directory):
 
 @pytest.fixture
 def diff(tessera):
-    """diff(a, b, *options) -> (exit code, the JSON result with its tensors by name, its text)."""
+    """Returns diff(a, b, *options) -> (exit code, the JSON result with its tensors by name, its text)."""
 
     def run(a, b, *options):
         code, out, err = harness.run(tessera, ["diff", a, b, "--json", "-", *options])
@@ -40,7 +40,7 @@ def diff(tessera):
 
 
 def assert_figures(entry, x, y):
-    """One tensor's entry, from its values in double."""
+    """Compares one tensor's entry with figures computed from its values in double."""
     d, d2, x2, y2 = np.abs(x - y), ((x - y) ** 2).sum(), (x**2).sum(), (y**2).sum()
     assert entry["elements"] == x.size
     assert entry["differ"] == np.count_nonzero(x != y)
@@ -135,7 +135,7 @@ def test_integers_that_double_cannot_tell_apart(diff, tmp_path):
 
 
 def powers(rng, shape=(300, 520)):
-    """(codes, scales that are powers of two): their product is exact even in BF16."""
+    """Returns (codes, power-of-two scales). Their product is exact even in BF16."""
     w = rng.standard_normal(shape) * np.exp2(rng.integers(-9, 9, (shape[0], 1)))
     return fp8_oracle.quantize(w.astype(np.float32), ue8m0=True)
 
@@ -162,7 +162,7 @@ def test_dialects_and_scale_dtypes_do_not_matter(diff, tmp_path):
 
 
 def test_f32_scales_multiply_exactly(diff, tmp_path):
-    """28 bits, which FP32 would round: against double the same, against FP32 a difference of one rounding."""
+    """The product has 28 bits. It equals double, and differs from FP32 by one rounding."""
     codes, scales = fp8_oracle.quantize(np.random.default_rng(2).standard_normal((200, 200)))
     fp8 = write(tmp_path / "fp8", {W: codes, W + "_scale_inv": scales}, FP8_CONFIG)
     exact = fp8_oracle.dequantize(codes, scales)
@@ -202,7 +202,7 @@ def test_a_block_size_that_is_not_stated(tessera, diff, tmp_path):
 
 @pytest.fixture
 def sound(tmp_path):
-    """(source, codes, scales): BF16 weights of several magnitudes, and their block FP8, written at a and b."""
+    """Makes (source, codes, scales): BF16 weights of several magnitudes, and their block FP8, written at a and b."""
     rng = np.random.default_rng(4)
     w = rng.standard_normal((640, 384)) * np.repeat(np.exp2(rng.integers(-8, 8, (640 // 128, 1))), 128, 0)
     w = (w * np.repeat(np.exp2(rng.integers(-8, 8, 384 // 128)), 128)).astype(BF16)
@@ -361,7 +361,7 @@ def test_help_and_quiet(tessera, sound, tmp_path):
     (("int8-channel",), "the error of int8 with one scale a row"), (("fp8-channel",), "the error of e4m3"),
     (("fp8-block",), "the error of block FP8")], ids=lambda x: "-".join(x) if isinstance(x, tuple) else "")
 def test_each_scheme_is_judged_by_its_own_figures(scheme, words, diff, quantize, tmp_path):
-    """Outliers make int4 coarse, as it has to be: no word of block FP8, or of scales to look at."""
+    """Outliers make int4 coarse, which is correct. The text does not mention block FP8 or scales to check."""
     w = np.random.default_rng(5).standard_normal((256, 1024))
     w[::7, ::128] *= 20
     src = write(tmp_path / "src", {W: w.astype(BF16)}, {"model_type": "llama"})
@@ -383,7 +383,7 @@ def test_each_scheme_is_judged_by_its_own_figures(scheme, words, diff, quantize,
 @pytest.mark.parametrize("name, said", [("tessera-tp.json", "number of ranks is missing"), ("tessera-layout.json", "is missing")])
 @pytest.mark.parametrize("text", ["{", "[]", "{}", '{"tp": "x", "weights": 3}'])
 def test_a_description_that_is_malformed_is_refused(name, said, text, tmp_path, tessera):
-    """On either side, by diff and by verify; without the file the sides are equal."""
+    """A malformed description on either side is rejected by diff and verify. Without the file both sides are equal."""
     a, b = (write(tmp_path / side, {W: np.ones((128, 128), BF16)}) for side in "ab")
     commands = ["diff", a, b], ["diff", b, a], ["verify", b, "--against", a]
     assert [harness.run(tessera, command)[0] for command in commands] == [0, 0, 0]

@@ -18,7 +18,7 @@ FAMILIES = ["llama", "qwen2", "qwen3_moe", "qwen2_moe", "mixtral", "glm4_moe", "
 
 
 def outliers(m):
-    """Makes some channels of norms and of layers in front of others much larger, as in trained models."""
+    """Makes some channels of norms and of preceding layers much larger, as in trained models."""
     rng = np.random.default_rng(4)
     for name, w in m.tensors.items():
         if name.endswith("layernorm.weight"):
@@ -44,7 +44,7 @@ def fold(tmp_path, tessera):
 
 
 def exponents(before, after):
-    """The powers of two between two tensors, where the first is not 0."""
+    """Returns the powers of two between two tensors, for elements of the first that are not 0."""
     x, y = before.astype(np.float64), after.astype(np.float64)
     e = np.log2(np.where(x == 0, 1, y) / np.where(x == 0, 1, x))
     assert np.array_equal(e, np.rint(e))
@@ -52,7 +52,7 @@ def exponents(before, after):
 
 
 def sets_of(m):
-    """[(producer, its bias or None, consumers, columns of a consumer that read each channel)]"""
+    """Returns [(producer, its bias or None, consumers, columns of a consumer that read each channel)]."""
     names, c = m.tensors, m.config
     found = []
 
@@ -81,7 +81,7 @@ def sets_of(m):
 
 
 def loss(w, e, importance):
-    """The weighted error of a layer whose columns are multiplied by 2^e, quantized and divided again."""
+    """Returns the weighted error of a layer whose columns are multiplied by 2^e, quantized and divided again."""
     scaled = (w.astype(np.float64) * 2.0**e).astype(np.float32)
     codes, scale, _ = quantized(scaled, 4, 32, dtype=BF16)
     y = (codes.reshape(len(w), -1, 32) * scale[..., None]).reshape(w.shape) / 2.0**e
@@ -90,7 +90,7 @@ def loss(w, e, importance):
 
 @pytest.mark.parametrize("family, scheme", [*((family, SCHEME) for family in FAMILIES), *((family, "int8-weight-only") for family in LATENT)])
 def test_the_function_is_the_same(fold, tessera, family, scheme):
-    """4 bits keep latent attention, so that it is scaled for 8 bits only."""
+    """Schemes of 4 bits keep latent attention, so it is scaled for 8 bits only."""
     m = outliers(Whole(family))
     src, dst, tokens, _, result = fold(m, "--threads", "3", scheme=scheme)
     assert result["sets_scaled"] > 0 and result["gain_db"] > 0
@@ -155,7 +155,7 @@ def test_bytes_do_not_depend_on_threads(fold):
 
 
 def test_four_bits_lose_less(tmp_path, fold, tessera):
-    """The divergence after quantization falls, with statistics of the folded model."""
+    """The divergence after quantization decreases, with statistics of the folded model."""
     m = outliers(Whole("llama"))
     src, dst, tokens, stats, _ = fold(m)
     new, kl = tmp_path / "new.safetensors", []

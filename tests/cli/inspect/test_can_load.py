@@ -36,7 +36,7 @@ def test_a_sound_deepseek_loads(inspect, tmp_path):
 
 
 def test_a_plain_model_of_an_unknown_family_is_announced(checkpoint, inspect, tmp_path):
-    """Warnings of quantize are among the findings, because the answer is about the output of quantize."""
+    """Findings include the warnings of quantize, because --can-load judges its output."""
     model = tmp_path / "model"
     shutil.copytree(checkpoint("llama"), model)
     config = json.loads((model / "config.json").read_text())
@@ -80,7 +80,7 @@ def of_family(m, family):
 
 
 def narrow(hidden):
-    """Qwen3-MoE of another width, with experts of one and a half blocks for each of two ranks."""
+    """Makes Qwen3-MoE with another width and experts of one and a half blocks for each of two ranks."""
     m = of_family(llama(experts=2), "qwen3_moe")
     m.config["hidden_size"] = hidden
     for layer in range(2):
@@ -220,7 +220,7 @@ def test_rules(make, act, tp, loaders, rule, words, inspect, tmp_path):
 
 
 def test_small_blocks_beside_whole_ones(inspect, tmp_path):
-    """With 512 columns vLLM divides blocks for two ranks, and loads them right."""
+    """With 512 columns vLLM divides blocks between two ranks, and loads them correctly."""
     assert load_table(inspect, narrow(512), tmp_path, "2", "vllm")["can_load"]["vllm"]["2"]
 
 
@@ -239,7 +239,7 @@ LISTS = {
 
 @pytest.mark.parametrize("key, entries, loaders", LISTS.values(), ids=LISTS)
 def test_lists(key, entries, loaders, inspect, tmp_path):
-    """Who reads a list so that it covers the two layers that are not quantized."""
+    """Tests which loaders read a list that names the two unquantized layers."""
     m = llama()
     unquantize("o_proj", listed=entries)(m)
     if key == "ignore":
@@ -251,7 +251,7 @@ def test_lists(key, entries, loaders, inspect, tmp_path):
 
 
 def test_no_quantization_config(inspect, tmp_path):
-    """Without a block size the pairing itself is impossible; with one it is only the loaders that are lost."""
+    """Without a block size Tessera cannot pair scales. With --source-block only the loaders fail."""
     m = llama()
     del m.config["quantization_config"]
     path = m.write(tmp_path / "m")
@@ -297,7 +297,7 @@ FACTS = {
 
 
 def usual_scales(m, change=lambda name, values: values):
-    """Those of weights of about 0.1."""
+    """Returns typical scales of weights of about 0.1."""
     rng = np.random.default_rng(0)
     for name, (dtype, shape, _) in list(m.tensors.items()):
         if name.endswith("_scale_inv"):
@@ -387,7 +387,7 @@ def test_warnings(make, act, rule, words, inspect, tmp_path):
 
 @pytest.mark.parametrize("intermediate, tp, ok", [(512, "1,2", True), (384, "1", True), (384, "2", False)])
 def test_before_quantizing(intermediate, tp, ok, inspect, text, quantize, tmp_path):
-    """The answer for the BF16 source is the one for what is made of it."""
+    """The verdict for a BF16 source is that for its quantized output."""
     m = llama(False, intermediate)
     got = load_table(inspect, m, tmp_path, tp, ",".join(ENGINES))
     assert all(all(row.values()) == ok for row in got["can_load"].values()), got["load_findings"]
@@ -410,7 +410,7 @@ def test_output_loads_as_foretold(kind, checkpoint, quantize, inspect):
 
 
 def test_weights_of_one_block(inspect, tmp_path):
-    """A matrix that is exactly one block is still scaled by the block."""
+    """A matrix of exactly one block has a scale per block."""
     m = llama(intermediate=128)
     m.linear("model.layers.0.self_attn.indexer.wk", 128, 128)
     got = load_table(inspect, m, tmp_path, "1", ",".join(ENGINES))
@@ -418,7 +418,7 @@ def test_weights_of_one_block(inspect, tmp_path):
 
 
 def test_a_flood_of_findings(tessera, inspect, tmp_path):
-    """Names that share no pattern, thousands of layers that are not there: counted, not listed one by one."""
+    """Names of thousands of missing layers share no pattern: they are counted, not listed."""
     m = Model({"num_hidden_layers": 60000, "model_type": "llama"})
     for i in range(6000):
         word = "".join(chr(97 + int(digit)) for digit in str(i))

@@ -17,7 +17,7 @@ STANDS_FOR = {"GLOB": "*.o_proj.*", "NAME": "compressed-tensors", "N": "1"}
 
 
 def advised():
-    """Every command that a rule's advice names, in backquotes."""
+    """Returns every command in backquotes in the advice of rules."""
     text = "".join(path.read_text() for path in SOURCES)
     text = re.sub(r'"[\s\\]*\n\s*"', "", text)  # a text that goes on in the next line
     makes = re.search(r'#define MAKES\(target\) "(.*)" target "(.*)"\n', text).groups()
@@ -26,7 +26,7 @@ def advised():
 
 
 def test_advised_commands_exist(tessera, quantize, checkpoint, tmp_path):
-    """Each is taken with its options and values: by a plan for what it would work on."""
+    """Plans accept each advised command with its options and values."""
     bf16, commands = checkpoint("llama"), advised()
     assert {"tessera convert --to bf16", "tessera convert --to nvfp4-weight-only --dialect modelopt"} < set(commands)
     assert len(commands) > 15, commands
@@ -40,7 +40,7 @@ def test_advised_commands_exist(tessera, quantize, checkpoint, tmp_path):
 
 
 def refused_with_advice(got, rules):
-    """{(loader, command)} of the refusals under these rules whose advice is one conversion."""
+    """Returns {(loader, command)} of the refusals by these rules whose advice is one conversion."""
     found = set()
     for f in got["load_findings"]:
         command = re.fullmatch(r"`tessera (convert [^`]*)` (writes a supported format|writes one for all)", f["advice"] or "")
@@ -50,7 +50,7 @@ def refused_with_advice(got, rules):
 
 
 def hold_advice(got, rules, tessera, inspect, tmp_path):
-    """The loader reads the output of the advice: one command, on the refused checkpoint itself."""
+    """Checks that the loader reads the output of the advised command, run on the rejected checkpoint."""
     advice = sorted(refused_with_advice(got, rules))
     for n, (loader, command) in enumerate(advice):
         verb, *options = shlex.split(command)
@@ -79,7 +79,7 @@ def test_advice_mends_a_broken_rule(name, tessera, inspect, tmp_path):
 
 
 def test_all_commands_stand_in_backquotes():
-    """So that the test above misses none."""
+    """All commands in advice are in backquotes, so the test above finds them."""
     for path in SOURCES:
         for line in path.read_text().splitlines():
             assert not re.search(r"(?<!`)tessera [a-z-]+ -", line) or "'tessera convert --from'" in line, f"{path}: {line}"
@@ -87,8 +87,8 @@ def test_all_commands_stand_in_backquotes():
 
 @pytest.mark.parametrize("mixed", (False, True))
 def test_one_scale_of_a_joined_layer(mixed, tessera, tmp_path):
-    """Phi-3 stores q, k and v, and gate and up, as one layer each: of its global scale SGLang's W4A16_NVFP4 fills the first of several
-    places, and takes the largest of all."""
+    """Phi-3 stores q, k and v, and gate and up, as one layer each. SGLang's W4A16_NVFP4 loads its global scale into the
+    first of several places, and uses the largest of all."""
     rng, layer = np.random.default_rng(0), "model.layers.0."
     shapes = {"self_attn.qkv_proj": (384, 128), "self_attn.o_proj": (128, 128), "mlp.gate_up_proj": (512, 128), "mlp.down_proj": (128, 256)}
     tensors = {layer + name + ".weight": ("BF16", list(shape),

@@ -28,7 +28,7 @@ def test_who_reads_it(make, loaders, inspect, tmp_path):
 
 
 def side_file(path, **without):
-    """ModelOpt's other file; a key that is None is left out."""
+    """Makes ModelOpt's second file. A key that is None is omitted."""
     keys = {"quant_algo": "NVFP4", "kv_cache_quant_algo": None, "group_size": 16, "exclude_modules": ["lm_head"], **without}
     (path / "hf_quant_config.json").write_text(json.dumps({"producer": {"name": "modelopt"}, "quantization": {
         key: value for key, value in keys.items() if value != "away"}}))
@@ -119,7 +119,7 @@ YES = {
 
 
 def one_group(m):
-    """One scale a row."""
+    """Makes one scale per row."""
     edit("group_size", -1)(m)
     for name in [n for n in m.tensors if n.endswith((".scales", ".qzeros", ".g_idx"))]:
         dtype, shape, data = m.tensors[name]
@@ -152,7 +152,7 @@ def test_yes(name, inspect, tmp_path):
 
 
 def test_byte_0_of_e8m0(inspect, tmp_path):
-    """A warning for SGLang, which shifts it to 0, where the codes are not all zero; every writer stores it over zeros."""
+    """SGLang shifts the byte to 0, which is a warning if the codes are not all zero. All writers store it for zeros."""
     for fill, warned in ((0x33, True), (0x80, False)):
         m = of_family(remade("mxfp4-ct", experts=2), "kimi_k3")
         name = f"{E0}.up_proj.weight_packed"
@@ -180,7 +180,7 @@ def test_byte_255_of_e8m0(inspect, tmp_path):
 
 
 def test_expert_dtype_absent_is_said_to_all(inspect, tmp_path):
-    """A loader whose default is right gets a note that others differ."""
+    """A loader whose default is correct gets a note that others differ."""
     m = deepseek_v4()
     drop_key("expert_dtype")(m)
     got = load_table(inspect, m, tmp_path, loaders="vllm,sglang,transformers")

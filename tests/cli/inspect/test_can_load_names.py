@@ -14,7 +14,7 @@ def test_an_empty_configuration(inspect, tmp_path):
 
 
 def tower(m):
-    """A vision tower as SigLIP's and CLIP's: out_proj, fc1, fc2."""
+    """Makes a vision tower with the names of SigLIP and CLIP: out_proj, fc1, fc2."""
     for layer in range(2):
         for leaf in ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.out_proj", "mlp.fc1", "mlp.fc2"):
             m.plain(f"vision_tower.encoder.layers.{layer}.{leaf}", (256, 256))
@@ -31,7 +31,7 @@ def without_norms(m):
 
 
 def linear_gates(m):
-    """Hy-V4 beside experts: the gate of a dense MLP has another name than those of experts."""
+    """Hy-V4's gate of a dense MLP has another name than those of experts."""
     m.rename("layers.1.mlp", "layers.1.mlp.experts.0")
     m.rename("layers.0.mlp.gate_proj", "layers.0.mlp.linear_gate")
 
@@ -82,7 +82,8 @@ def test_what_is_missing_is_named(act, name, inspect, tmp_path):
 
 @pytest.mark.parametrize("key", ["n_layer", "depth", "num_attention_layers", "encoder_num_hidden_layers"])
 def test_names_of_the_number_of_layers(key, inspect, tmp_path):
-    """GPT-2's, vision towers', EfficientLoFTR's, and a key that ends in the usual name."""
+    """GPT-2, vision towers and EfficientLoFTR have other names for the number of layers. One key only ends in the usual
+    name."""
     m = llama()
     m.config[key] = m.config.pop("num_hidden_layers")
     assert not any("num_hidden_layers" in f["detail"] for f in load_table(inspect, m, tmp_path)["load_findings"])

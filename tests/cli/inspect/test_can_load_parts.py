@@ -14,7 +14,7 @@ def integers(bits, size, *targets):
 
 
 def eight_bits(m):
-    """Expert 1 of layer 0 in eight bits, which a group of its own states."""
+    """Makes expert 1 of layer 0 in eight bits, with a group of its own."""
     for leaf, rows, cols in (("gate_proj", 512, 256), ("up_proj", 512, 256), ("down_proj", 256, 512)):
         m.tensors |= int4(f"{E1}.{leaf}", rows, cols) | {f"{E1}.{leaf}.weight_packed": raw("I32", rows, cols // 4)}
     m.quantization["config_groups"] = {"group_0": integers(4, 32, "re:.*experts.0.*", "re:.*layers.1.*experts.1.*"),
@@ -22,7 +22,7 @@ def eight_bits(m):
 
 
 def shared(m):
-    """A shared expert whose last matrix is plain, and listed."""
+    """Makes a shared expert whose last matrix is unquantized and listed."""
     for layer in range(2):
         prefix = f"model.layers.{layer}.mlp.shared_experts."
         for leaf in ("gate_proj", "up_proj"):
@@ -32,13 +32,13 @@ def shared(m):
 
 
 def padded_columns(m):
-    """A grid of eight columns of blocks for a weight of two."""
+    """Makes a grid of eight columns of blocks for a weight with two."""
     for name in [name for name in m.tensors if name.endswith("_scale_inv")]:
         m.scale(name, np.ones((m.tensors[name][1][0], 8)))
 
 
 def joined_qkv():
-    """Phi-3's qkv_proj: of two ranks each gets one head of keys, of 64 rows."""
+    """Makes Phi-3's qkv_proj. Each of two ranks has one head of keys, of 64 rows."""
     m = Model({"model_type": "phi3", "hidden_size": 256, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 64})
     for layer in range(2):
         m.linear(f"model.layers.{layer}.self_attn.qkv_proj", 512, 256)
@@ -58,7 +58,8 @@ def int8_in_groups():
 
 
 def hy_v4():
-    """Its class in transformers has stacks, and no conversion that fills them: experts stay as they were in memory."""
+    """Makes Hy-V4. Its class in transformers has stacks, but no conversion that fills them, so experts keep their initial
+    values."""
     m = llama(experts=2)
     m.config["model_type"] = "hy_v4"
     return m
@@ -72,7 +73,7 @@ def of_linear_attention(rows):
 
 
 def overlapping(m):
-    """Two groups whose targets fit the same modules, and of which the first in every order is for groups of 128 columns."""
+    """Makes two groups whose targets match the same modules. The first one in any order is for groups of 128 columns."""
     m.quantization["config_groups"] = {"group_0": integers(4, 128, "re:.*layers.*"), "group_1": integers(4, 32, "re:.*proj$")}
 
 
@@ -98,7 +99,7 @@ def test_parts(name, inspect, tmp_path):
 
 
 def test_blocks_without_their_size(inspect, tmp_path):
-    """The size is given on the command line only, so that loaders take scales for one a tensor."""
+    """The size is given only on the command line, so loaders read the scales as one per tensor."""
     m = llama()
     del m.quantization["weight_block_size"]
     code, got = inspect(m.write(tmp_path / "m"), "--source-block", "128x128", "--can-load", "all", "--tp", "1")

@@ -14,7 +14,7 @@ import pytest
 
 
 def read_all(directory):
-    """{name: (dtype, shape, bytes)} of all files."""
+    """Returns {name: (dtype, shape, bytes)} of all files."""
     return {name: t for path in shards(directory) for name, t in harness.read_safetensors(path)[1].items()}
 
 
@@ -99,7 +99,7 @@ ONE = {"model.layers.0.mlp.down_proj.weight": np.ones((5, 5), np.float32)}
 
 
 def test_kv_cache_of_deepseek_v3(text, inspect, tmp_path):
-    """576 values a layer against 2 x 16384."""
+    """576 values per layer, compared with 2 x 16384."""
     path = save(tmp_path / "v3", ONE, DEEPSEEK_V3)
     lines = text(path).splitlines()
     for line in (
@@ -126,7 +126,7 @@ def test_no_row_of_the_kv_cache_costs_more_than_mha(heads, groups, inspect, tmp_
 
 
 def test_heads_that_end_inside_blocks(text, inspect, tmp_path):
-    """192 + 256 = 448 rows: 3.5 scale rows a head."""
+    """192 + 256 = 448 rows are 3.5 rows of scales per head."""
     path = save(tmp_path / "m", ONE, {**DEEPSEEK_V3, "qk_nope_head_dim": 192, "v_head_dim": 256})
     assert "192 + 256 = 448 rows; 448 / 128 = 3.5 scale rows a head: blocks do not fall on head boundaries" in text(path)
     _, got = inspect(path)
@@ -205,7 +205,7 @@ def test_codes(kind, name, checkpoint, quantize, inspect, text):
 
 
 def test_map(text, tmp_path):
-    """Each block half of the one before it; the last of zeros. Nine characters from the smallest to the largest."""
+    """The amax of each block is half that of the previous one, and the last block has zeros. The map has nine characters."""
     x = np.zeros((100, 128 * 10), np.float32)
     for i in range(9):
         x[50, 128 * i + 7] = (-0.5) ** i
@@ -213,7 +213,7 @@ def test_map(text, tmp_path):
 
 
 def test_map_of_blocks_that_hardly_differ(text, tmp_path):
-    """The map goes from the data's smallest block to its largest, so that random weights are no field of one character."""
+    """The map spans the smallest to the largest block, so random weights do not all get the same character."""
     x = np.random.default_rng(3).standard_normal((128 * 16, 128 * 16)).astype(np.float32)
     shown = text(f"{save(tmp_path / 'm', {'a.weight': x})}:a.weight")
     cells = "".join(line[3:-1] for line in shown.splitlines() if line.startswith("  |"))
@@ -270,7 +270,7 @@ def test_no_such_tensor(tessera, checkpoint):
 
 
 def test_folders_that_are_no_checkpoint_are_called_by_their_kind(tessera, checkpoint, tmp_path):
-    """Paths that a user may mistake for a checkpoint, with the remedy."""
+    """Paths that a user may mistake for a checkpoint are rejected with a remedy."""
     adapter, hub, begun, outside = (tmp_path / name for name in ("lora", "models--org--name", "begun", "outside"))
     adapter.mkdir()
     (adapter / "adapter_config.json").write_text("{}")
@@ -296,7 +296,8 @@ def test_folders_that_are_no_checkpoint_are_called_by_their_kind(tessera, checkp
 # ---- --tensors ----
 
 def test_a_list_of_tensors(checkpoint, quantize, tessera, tmp_path):
-    """Each with its place; a scale and codes name the format, and the weight. A damaged scale hinders nothing."""
+    """The list has each tensor with its file and offset, the format of codes and scales, and the weight of a scale. A
+    damaged scale is listed too."""
     fp8 = quantize(checkpoint("qwen3-moe"))
     stored = read_all(fp8)
     code, out, err = harness.run(tessera, ["inspect", fp8, "--tensors", "*q_proj*", "--tensors", "*norm*", "--json", tmp_path / "j"])

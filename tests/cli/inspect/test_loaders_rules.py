@@ -43,7 +43,7 @@ def listed(*entries, key="modules_to_not_convert"):
 
 
 def experts(scheme, **arguments):
-    """Every expert in a form of compressed-tensors' integers."""
+    """Makes every expert in a form of compressed-tensors' integers."""
 
     def act(m):
         weights = {"num_bits": 8, "type": "int", "symmetric": True, "strategy": "channel", "dynamic": False, **arguments}
@@ -70,7 +70,7 @@ def experts(scheme, **arguments):
 
 
 def fp8_tensor(static):
-    """Every layer in compressed-tensors' FP8 with one scale, with or without a scale of its input."""
+    """Makes every layer in compressed-tensors' FP8 with one scale, with or without an input scale."""
 
     def act(m):
         arguments = {"num_bits": 8, "type": "float", "symmetric": True, "strategy": "tensor", "dynamic": False}
@@ -88,7 +88,7 @@ def fp8_tensor(static):
 
 
 def linear_attention(m):
-    """Qwen3-Next's: 4 heads of keys of 128, 8 of values."""
+    """Makes Qwen3-Next's linear attention with 4 heads of keys of 128, and 8 of values."""
     m.config.update(model_type="qwen3_next", linear_num_key_heads=4, linear_key_head_dim=128, linear_num_value_heads=8,
                     linear_value_head_dim=128)
     m.linear("model.layers.0.linear_attn.in_proj_qkvz", 3072, 256)
@@ -138,7 +138,7 @@ def padded(m):
 
 
 def wide_keys(m):
-    """Values of 192 rows, the last of the three that are joined."""
+    """Makes values of 192 rows, the last member of a fused layer."""
     for layer in range(2):
         m.linear(f"model.layers.{layer}.self_attn.v_proj", 192, 256)
 
@@ -332,7 +332,7 @@ def test_yes(make, act, tp, loaders, inspect, tmp_path):
 
 
 def test_versions(inspect, tmp_path):
-    """Each loader names what its rules were checked against, and each finding of a rule does."""
+    """Each loader and each finding has the version that its rules were checked against."""
     got = load_table(inspect, llama(), tmp_path, "4")
     assert set(got["checked"]) == set(got["can_load"])
     assert got["checked"]["vllm"].startswith("vLLM 0.33.0") and got["checked"]["sglang"].startswith("SGLang 0.5.23")
@@ -345,7 +345,7 @@ def test_versions(inspect, tmp_path):
     ({}, 0, ["vllm: the rules are of", "transformers: the rules are of"]), ({"sglang": "99.1"}, 1, ["newest is 99.1: run ./dev loaders"]),
     ({"vllm": None}, 77, ["skipped", "vllm"])])
 def test_a_loader_that_moved_on_is_named(newest, code, words, tmp_path, monkeypatch):
-    """A stub answers for the package index, with the versions of the rules except those given."""
+    """A local server replaces the package index. It has the versions of the rules except those given."""
     folder = Path(__file__).parents[2] / "peers/loaders"
     monkeypatch.syspath_prepend(folder)
     versions = importlib.import_module("newest").checked() | newest
@@ -362,7 +362,7 @@ def list_rules(tessera, model_type):
 
 
 def test_rules_of_a_class_are_listed(tessera):
-    """--loaders prints the rules about a model_type, and only those; and the version of each loader."""
+    """--loaders prints the rules about a model_type and no others, and the version of each loader."""
     listed = list_rules(tessera, "qwen3_next")
     assert set(listed) == {"vllm", "sglang", "transformers", "deepseek", "trtllm"}
     of_class = {rule["what"] for rule in listed["sglang"]["rules"] if rule["of_class"]}

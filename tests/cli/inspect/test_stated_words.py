@@ -12,7 +12,7 @@ from coded_weights import NVFP4
 
 
 def integers(weights, zeros, form="int-quantized", scale=(40, 2)):
-    """An int8 weight whose configuration says this of weights."""
+    """Makes an int8 weight whose configuration has these values."""
     q = {"quant_method": "compressed-tensors", "format": form, "config_groups": {"group_0": {
         "targets": ["Linear"], "weights": {"num_bits": 8, "type": "int", "dynamic": False, **weights}}}}
     tensors = {UP: np.arange(40 * 256).reshape(40, 256).astype(np.int8), UP + "_scale": np.full(scale, 0.5, np.float32)}

@@ -19,7 +19,7 @@ def base(path, dtype=BF16, shapes=((48, 70), (130, 70)), **more):
 
 @pytest.fixture
 def merge(tessera, tmp_path):
-    """merge(base, adapter, *options) -> DST and the JSON of a run that has to succeed."""
+    """Returns merge(base, adapter, *options) -> DST and the JSON of a successful run."""
     runs = []
 
     def run(src, adapter, *options):

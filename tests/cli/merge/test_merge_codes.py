@@ -149,7 +149,8 @@ def test_codes_scales_and_report(tmp_path, tessera, quantize, name):
 @pytest.mark.parametrize("size", [0.01, 0.3])
 @pytest.mark.parametrize("dialect", ["compressed-tensors", "modelopt"])
 def test_nvfp4_keeps_a_shared_global_scale(tmp_path, tessera, quantize, dialect, size):
-    """Up to what an e4m3 scale can hold the global one stays, and so do weights without an update; beyond, all of a layer get one."""
+    """The global scale, and weights without an update, are kept while e4m3 scales suffice. Otherwise the whole fused layer
+    gets a new one."""
     base = quantize(bf16_model(tmp_path / "src"), "--scheme", "nvfp4-weight-only", "--dialect", dialect)
     before, (pairs, changes) = read(base / "model.safetensors"), updates(size)
     after, result, _ = run(tessera, base, oracle.write(tmp_path / "lora", pairs), tmp_path / "dst")
@@ -219,7 +220,7 @@ def test_a_small_update_is_drowned(tmp_path, tessera, quantize):
     ("--max-update-error", "1", 5, ["update has a relative error of", "above the limit of 1"]), ("--max-update-error", "1e6", 0, []),
     ("--min-survived", "0.999999", 1, ["of the update survived, below the limit of 0.999999"]), ("--min-survived", "-1000", 0, [])])
 def test_limits_of_updates(tmp_path, tessera, quantize, option, limit, beyond, words):
-    """The output is complete, and the exit code is 1 if an update is beyond the limit."""
+    """The output is complete, and the exit code is 1 if an update exceeds the limit."""
     base = quantize(bf16_model(tmp_path / "src"), "--scheme", "int4-weight-only", "--group-size", "32")
     pairs, _ = updates(1e-3)
     adapter, dst = oracle.write(tmp_path / "lora", pairs), tmp_path / "dst"

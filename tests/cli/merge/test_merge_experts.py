@@ -14,7 +14,7 @@ BOTH = ["mlp.experts.gate_up_proj", "mlp.experts.down_proj"]
 
 
 def pair(out, columns, seed, rank=3, experts=EXPERTS):
-    """A [E * r, in] and B [out, r * E]."""
+    """Returns A [E * r, in] and B [out, r * E]."""
     return oracle.factors(out, columns, experts * rank, seed)
 
 

@@ -19,7 +19,7 @@ def base(tmp_path):
 
 @pytest.fixture
 def refused(tessera, base, tmp_path):
-    """refused(code, adapter, *words): the merge ends with this code and all these words, and writes no weights."""
+    """Returns refused(code, adapter, *words): the merge exits with this code and all these words, and writes no weights."""
 
     def run(code, adapter, *words, src=base):
         got, out, err = harness.run(tessera, ["merge", src, adapter, "-o", tmp_path / "dst"])

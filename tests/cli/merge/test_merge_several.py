@@ -26,7 +26,7 @@ def merge(tessera, src, words, dst, *options):
 
 
 def adapters(tmp_path, size=0.02):
-    """Three adapters of other ranks, dtypes and modules: [(path, {module: update of factor 1})]."""
+    """Makes three adapters with other ranks, dtypes and modules: [(path, {module: update of factor 1})]."""
     made = []
     for n, (rank, dtype, modules) in enumerate(((4, F32, (Q, UP)), (7, BF16, (Q, V)), (2, np.float16, (Q, UP)))):
         pairs = {module: oracle.factors(*SHAPES[module], rank, 10 * n + k, size, dtype) for k, module in enumerate(modules)}
@@ -36,7 +36,7 @@ def adapters(tmp_path, size=0.02):
 
 
 def total(chosen, module, factors):
-    """The FP32 sum in the order of the adapters; None: no update."""
+    """Returns the FP32 sum in the order of the adapters; None without an update."""
     x = None
     for (_, modules), factor in zip(chosen, factors):
         if module not in modules:
@@ -73,7 +73,7 @@ def test_the_sum_is_rounded_once(order, factors, base, tmp_path, tessera):
 
 
 def test_it_is_not_two_merges(base, tmp_path, tessera):
-    """Two roundings differ from one in some elements: the test above would find them."""
+    """Two roundings differ from one in some elements, so the test above would find them."""
     src, _ = base
     (first, _), (second, _), _ = adapters(tmp_path)
     once, _ = merge(tessera, src, [first, second], tmp_path / "once")

@@ -33,7 +33,7 @@ def written(tmp_path, entries, kind):
 
 
 def remade(scale, zero):
-    """Computes vLLM's scale of a fused layer whose members have these, in FP32 (scaled_mm/cutlass.py)."""
+    """Computes vLLM's scale of a fused layer with these members in FP32 (scaled_mm/cutlass.py)."""
     largest, least = F32(scale) * F32(127 - zero), F32(scale) * F32(-128 - zero)
     merged = (largest - least) / F32(255)
     return merged, int(np.trunc(F32(-128) - least / merged))
@@ -73,7 +73,7 @@ def test_ranges_become_scales_and_zero_points(tmp_path, source, quantize, kind):
 
 
 def test_the_identity_with_azp_with_adj(tmp_path, source, quantize):
-    """s_a s_b (A W - azp_with_adj) + bias = A' W' + bias."""
+    """Checks the identity s_a s_b (A W - azp_with_adj) + bias = A' W' + bias."""
     entries = {m: {"input_scale": 0.031, "input_zero_point": 17} for m in MODULES}
     dst = quantize(source, "--scheme", "int8-channel", "--activations", written(tmp_path, entries, "json"),
                    "--activation-zero-points")

@@ -22,7 +22,7 @@ SCHEMES = [("fp8-block", (), (128, 128)), ("fp8-block", ("--scale-fmt", "ue8m0")
 
 
 def weights(outlier):
-    """One weight with blocks of very different sizes, zeros among them; one with an outlier at AT."""
+    """Makes a weight with blocks of very different sizes, some of zeros, and a weight with an outlier at AT."""
     plain, planted = (random_weight((300, 640), seed) for seed in (1, 2))
     plain[:128] *= np.exp2(np.arange(300)[:128, None] % 7 - 3, dtype=np.float32)
     plain[128:256, 128:256] = 0
@@ -31,7 +31,7 @@ def weights(outlier):
 
 
 def integers(out, module, bits):
-    """(codes, scales [rows, groups], zero points) of compressed-tensors' pack-quantized or int-quantized form."""
+    """Returns (codes, scales [rows, groups], zero points) in the pack-quantized or int-quantized form of compressed-tensors."""
     scale = out[module + ".weight_scale"].astype(np.float64)
     if bits == 8:
         return out[module + ".weight"], scale, 0
@@ -46,7 +46,7 @@ def integers(out, module, bits):
 
 
 def coded(out, name, scheme, options, block):
-    """(codes as they are counted, scales of the blocks, values that a reader gets)"""
+    """Returns (codes as they are counted, scales of the blocks, decoded values)."""
     module = name.removesuffix(".weight")
     if scheme == "fp8-block":
         codes, scale = out[name], out[name + "_scale_inv"].astype(np.float64)
@@ -73,12 +73,12 @@ def coded(out, name, scheme, options, block):
 
 
 def folded(x, fold):
-    """The largest of each 2^fold[1] x 2^fold[2] cells of a matrix."""
+    """Returns the largest value of each 2^fold[1] x 2^fold[2] cells of a matrix."""
     return fp8_oracle.over_blocks(np.maximum, x, 2**fold[1], 2**fold[2])
 
 
 def assert_close(found, truth):
-    """Within the stated resolution; what is 15.8 binades below the largest is at most what is said."""
+    """Compares with the documented resolution. A value 15.8 binades below the largest is an upper limit."""
     low = truth < found.max() * 2.0**-15.7
     assert np.all(np.abs(found - truth)[~low] <= truth[~low] / 32 * (1 + 1e-4))
     assert np.all((found[low] > 0) == (truth[low] > 0)) and np.all(found[low] >= truth[low] * (31 / 32))
@@ -133,7 +133,7 @@ def test_every_block(scheme, options, block, quantize, tmp_path):
 
 
 def test_folded_cells_hold_the_largest(quantize, tmp_path):
-    """524,288 groups of 16 are more than a model of this size has cells for; every 32nd row is counted."""
+    """524,288 groups of 16 exceed the number of cells for a model of this size. Every 32nd row is counted."""
     w = random_weight((1024, 8192), 5)
     w[700, 5000] = 3
     source = {PLAIN: w.astype(BF16), "model.norm.weight": np.ones(8, BF16)}
@@ -153,7 +153,7 @@ def test_folded_cells_hold_the_largest(quantize, tmp_path):
 
 
 def test_parts_laid_out_as_one(convert, tmp_path):
-    """TensorRT-LLM's q, k and v are one weight, whose rows are counted through."""
+    """TensorRT-LLM's q, k and v are one weight with consecutive rows."""
     names = [f"model.layers.0.self_attn.{n}_proj.weight" for n in ("q", "k", "v", "o")]
     names += [f"model.layers.0.mlp.{n}_proj.weight" for n in ("gate", "up", "down")]
     source = {n: random_weight((256, 256), i).astype(np.float16) for i, n in enumerate(names)}
@@ -187,7 +187,7 @@ def test_stacked_experts(quantize, tmp_path):
 
 
 def test_the_same_bytes_whatever_runs_them(maker, quantize, tmp_path):
-    """Threads, instruction sets and memory change nothing, and what was made from FP4 codes has figures, too."""
+    """The bytes do not depend on threads, instruction sets or memory. Output made from FP4 codes has figures too."""
     src = harness.make_checkpoint(maker, "llama", tmp_path / "src")
     for scheme in ("fp8-block", "int4-weight-only"):
         made = [(quantize(src, "--scheme", scheme, "--threads", threads, "--cpumask", mask) / block_file.NAME).read_bytes()
@@ -216,7 +216,8 @@ def test_it_is_made_again_and_archived_and_not_copied_elsewhere(maker, quantize,
 
 
 def test_report_reads_it_where_it_belongs(quantize, tessera, tmp_path):
-    """A map and the largest errors on a terminal; what is missing or another's is said; what is damaged is refused with its byte."""
+    """The terminal has a map and the largest errors. A file that is missing or belongs to another report is named. A damaged
+    file is rejected with its byte."""
     source = {name: w for name, w in weights(20000).items() if name != PLAIN}
     src = checkpoints.make(tmp_path / "src", {"model.safetensors": source}, quantization=None)
     dst, other = quantize(src), quantize(src, "--scale-fmt", "ue8m0")

@@ -53,7 +53,7 @@ def drawn(family, dtype, hidden, inner):
 
 
 def made(family, dtype="BF16", hidden=HIDDEN, inner=INNER):
-    """{name: entry} with stacks, and the same with experts one by one."""
+    """Returns {name: entry} of the stacks and of the separate experts."""
     stacks, single = drawn(family, dtype, hidden, inner)
     return dict(stacks), dict(single)
 
@@ -73,7 +73,7 @@ def pair(tmp_path, family, **options):
 
 
 def same_model(a, b):
-    """All tensors and the configuration; reports have a time of their own."""
+    """Compares all tensors and the configuration. Reports contain times, so they are not compared."""
     assert (a / "model.safetensors").read_bytes() == (b / "model.safetensors").read_bytes()
     assert json.loads((a / "config.json").read_text()) == json.loads((b / "config.json").read_text())
     assert json.loads((a / "quantization_report.json").read_text())["tensors"] == \
@@ -99,7 +99,7 @@ def test_other_dtypes(tmp_path, quantize, dtype):
 
 @pytest.mark.parametrize("threads", ["1", "3"])
 def test_stacks_of_several_units(tmp_path, quantize, threads):
-    """Rows that fill more than a unit of 4 MiB, in both directions."""
+    """Rows exceed a unit of 4 MiB, in both directions."""
     stacks, single = pair(tmp_path, "gpt_oss", hidden=2080, inner=1408)
     for scheme in ("fp8-block", "nvfp4-weight-only"):
         same_model(quantize(stacks, "--threads", threads, "--experts", "split", "--scheme", scheme), quantize(single, "--scheme", scheme))
@@ -120,7 +120,7 @@ def test_split_where_the_family_is_known(tmp_path, quantize, family, scheme, spl
 
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_stacks_of_an_unknown_family_stay_plain(tmp_path, tessera, inspect, scheme):
-    """A class without parameters for their scales would take the codes for values. The warning names one of them."""
+    """A class without parameters for the scales would read the codes as values. The warning names one stack."""
     stacks, dst = made("qwen3_5_moe_text")[0], tmp_path / "dst"
     src = write(tmp_path / "src", stacks, "novel")
     code, _, err = harness.run(tessera, ["quantize", src, "-o", dst, "--scheme", *scheme.split()])
@@ -137,7 +137,7 @@ def test_stacks_of_an_unknown_family_stay_plain(tmp_path, tessera, inspect, sche
 
 
 def test_what_is_kept_stays_together(tmp_path, quantize):
-    """Excluded experts keep their name, form and bytes; asked to, they are taken apart all the same."""
+    """Excluded experts keep their name, form and bytes. They are separated only on request."""
     stacks, single = pair(tmp_path, "qwen3_vl_moe_text")
     got = stored.read_any(quantize(stacks, "--exclude", "*.experts.*") / "model.safetensors")
     name = "model.layers.0.mlp.experts.gate_up_proj"
@@ -163,7 +163,7 @@ def test_what_nobody_can_take_apart(tessera, tmp_path, config, words):
 
 
 def test_every_tensor_has_its_note(tessera, tmp_path):
-    """One for each tensor of the source, and none for what only the view has."""
+    """Each tensor of the source has one note, and tensors of the view have none."""
     stacks, _ = pair(tmp_path, "gpt_oss")
     code, out, _ = harness.run(tessera, ["quantize", stacks, "--dry-run", "--json", "-", "--experts", "split"])
     rows = {row["name"]: row["action"] for row in json.loads(out)["plan"]}
@@ -175,7 +175,7 @@ def test_every_tensor_has_its_note(tessera, tmp_path):
 
 
 def test_plain_stacks_beside_codes(tmp_path, convert):
-    """convert takes plain stacks apart where asked, bit for bit, and leaves them alone where not."""
+    """convert separates unquantized stacks bit for bit on request, and otherwise does not change them."""
     stacks, single = made("qwen3_5_moe_text")
     m = f.fp8_block("model.layers.1.mlp.down_proj", rows=256, cols=256, suffix=".weight_scale_inv", dtype="F32",
                     config={**f.V4, "scale_fmt": None})
@@ -192,7 +192,7 @@ def test_plain_stacks_beside_codes(tmp_path, convert):
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_experts_become_the_family_s_stacks(tmp_path, convert, family):
-    """Plain ones bit for bit, in a dtype of their own; and the way back."""
+    """Unquantized experts are stacked bit for bit in their dtype, and separated again."""
     stacks, single = pair(tmp_path, family)
     got, want = stored.read_any(convert(single, "--to", "bf16", "--experts", "stack") / "model.safetensors"), made(family)[0]
     assert got.keys() == want.keys()
@@ -203,7 +203,7 @@ def test_experts_become_the_family_s_stacks(tmp_path, convert, family):
 @pytest.mark.parametrize("threads", ["1", "3"])
 @pytest.mark.parametrize("family", ["gpt_oss", "qwen3_vl_moe_text", "qwen3_5_moe_text"])
 def test_codes_become_stacks(tmp_path, quantize, convert, family, threads):
-    """As decoded one by one, and then put together in NumPy."""
+    """The stacks equal experts that are decoded separately and stacked in NumPy."""
     stacks, single = pair(tmp_path, family)
     codes = quantize(single, "--scheme", "nvfp4-weight-only")
     plain = stored.read_any(convert(codes, "--to", "bf16") / "model.safetensors")
@@ -242,7 +242,7 @@ def test_an_unknown_family_is_not_put_together(tmp_path, refuse):
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_diff_and_verify_see_through_it(tessera, tmp_path, quantize, family):
-    """Stacks against experts one by one, in both directions; a single changed weight is found."""
+    """Compares stacks with separate experts in both directions. A single changed weight is found."""
     stacks, single = pair(tmp_path, family)
     for a, b in ((stacks, single), (single, stacks)):
         out = harness.succeed(tessera, ["diff", a, b, "--json", "-"])
@@ -275,7 +275,7 @@ def test_an_expert_too_few_is_missing(tessera, tmp_path):
 
 
 def fp8_stack(directory, family):
-    """FP8 stacks of such a family: codes of the same shape, and scales of blocks."""
+    """Makes FP8 stacks of such a family: codes of the same shape, and scales of blocks."""
     stacks, _ = made(family)
     tensors = {}
     for name, (kind, shape, data) in stacks.items():
@@ -296,7 +296,7 @@ def fp8_stack(directory, family):
     ("gpt_oss", ["vllm", "sglang", "transformers"]), ("llama4_text", ["sglang", "transformers"]),
     ("qwen3_vl_moe_text", ["vllm", "sglang", "transformers"]), ("qwen3_5_moe_text", ["sglang", "transformers"])])
 def test_the_recommended_command_makes_it_loadable(tessera, tmp_path, inspect, family, loaders):
-    """Runs the commands in backquotes, one after the other, and checks the result again."""
+    """Runs the commands in backquotes in order, and checks the result again."""
     src = fp8_stack(tmp_path / "src", family)
     for loader in loaders:
         _, got = inspect(src, "--can-load", loader, "--tp", "1")
@@ -317,7 +317,7 @@ def test_the_recommended_command_makes_it_loadable(tessera, tmp_path, inspect, f
 @pytest.mark.parametrize("family, refusing", [("gpt_oss", {"vllm", "sglang", "transformers"}), ("llama4_text", {"transformers"}),
                                               ("qwen3_5_moe_text", set())])
 def test_who_reads_experts_one_by_one(tmp_path, inspect, convert, quantize, family, refusing):
-    """And the command that is recommended where one does not."""
+    """Loaders that reject separate experts get a command that makes stacks."""
     _, single = pair(tmp_path, family)
     fp8 = quantize(single)
     together = convert(fp8, "--to", "bf16", "--experts", "stack")

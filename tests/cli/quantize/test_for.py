@@ -8,7 +8,7 @@ import pytest
 
 @pytest.fixture
 def run(tessera, checkpoint, tmp_path):
-    """run(command, *options) -> (exit code, stdout, stderr) for a small Llama; the output would be tmp_path/out."""
+    """Returns run(command, *options) -> (exit code, stdout, stderr) for a small Llama and the output tmp_path/out."""
     def call(command, *options):
         output = ["-o", tmp_path / "out"] if command == "quantize" else []
         return harness.run(tessera, [command, checkpoint("llama"), *output, *options])
@@ -50,7 +50,7 @@ def test_usage(command, options, word, run):
 
 
 def test_plan_schemes(run, tmp_path):
-    """A scheme of the list that the loaders cannot use is an error; the others are planned."""
+    """A listed scheme that the loaders do not support is an error; without a list such schemes are omitted."""
     target = ["--bits", "9", "--for", "vllm", "--gpu", "mi300"]
     code, _, err = run("plan-schemes", *target)
     assert code == 3 and "--schemes: nvfp4-weight-only: vllm" in err, err
@@ -61,7 +61,7 @@ def test_plan_schemes(run, tmp_path):
 
 
 def test_inspect(run, tessera, checkpoint, tmp_path):
-    """inspect --can-load takes the same GPUs, for a checkpoint that exists."""
+    """inspect --can-load accepts the same GPUs for an existing checkpoint."""
     assert run("quantize", "--scheme", "int8-channel")[0] == 0
     codes = {}
     for gpu in ("h100", "b200"):
@@ -80,7 +80,7 @@ SCHEMES = ["fp8-block", "fp8-channel", "int8-channel", "int8-weight-only", "int4
 @pytest.mark.parametrize("kind", ["llama", "qwen3-moe", "deepseek-v3", "fused-experts"])  # one expert of deepseek-v3 is beyond 4 bits
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_before_and_after(kind, scheme, tessera, checkpoint, tmp_path):
-    """--for says before the run what inspect --can-load says of the output, for each loader and GPU."""
+    """--for decides before the run as inspect --can-load does for the output, for each loader and GPU."""
     src, out, options = checkpoint(kind), tmp_path / "out", ["--scheme", *scheme.split()]
     if kind == "deepseek-v3":
         options += ["--exclude", "*.experts.1.*"]

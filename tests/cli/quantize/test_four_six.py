@@ -45,7 +45,7 @@ def test_instruction_sets_and_threads(dialect, quantize, tmp_path):
 
 
 def test_a_rules_file_with_other_schemes(quantize, tmp_path):
-    """NVFP4 chooses between 4 and 6; FP8 has the scales of amax."""
+    """NVFP4 chooses between 4 and 6. FP8 has scales from amax."""
     src, weights = mx.model(tmp_path / "src")
     rules = tmp_path / "rules.json"
     rules.write_text(json.dumps({"schema": "tessera-rules/1", "rules": [

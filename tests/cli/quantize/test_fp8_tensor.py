@@ -15,7 +15,7 @@ LARGEST = np.float32(4.5)
 
 
 def made(weights, shape, input_scale=None):
-    """Returns {name: array} of the weights' tensors. `shape` is that of a scale."""
+    """Returns {name: array} of the weights' tensors. `shape` is the shape of a scale."""
     out = {}
     for module, w in weights.items():
         amax = max(np.abs(weights[member].astype(np.float32)).max() for member in mx.joined(module, weights))
@@ -37,7 +37,7 @@ def ranges(tmp_path):
 
 
 def no_finding(inspect, dst, loaders):
-    """The small model lacks norms. Loaders must find nothing else."""
+    """Checks that loaders find nothing else than the missing norms of the small model."""
     _, told = inspect(dst, "--can-load", loaders, "--tp", "1")
     assert [f for f in told["load_findings"] if f["severity"] == "error" and "there is no 'model." not in f["detail"]] == []
 
@@ -92,7 +92,7 @@ def test_configuration_of_modelopt(tmp_path, quantize, inspect):
 
 @pytest.mark.parametrize("dialect", ["compressed-tensors", "modelopt"])
 def test_beside_nvfp4(tmp_path, quantize, ranges, dialect):
-    """The mixture of released models: attention in FP8, the rest in NVFP4. The bytes are those of each scheme alone."""
+    """Tests the mixture of released models: attention in FP8, the rest in NVFP4. The bytes equal those of each scheme alone."""
     src, weights = mx.model(tmp_path / "src")
     rules = tmp_path / "rules.json"
     rules.write_text(json.dumps({"dialect": dialect, "rules": [{"match": "*.self_attn.*", "scheme": "fp8-tensor"},
@@ -146,7 +146,7 @@ def test_blocks_beside_it_are_refused(tmp_path, tessera):
 
 
 def test_zeros_and_tiny_weights(tmp_path, quantize):
-    """A tensor of zeros has scale 1; one whose scale would be below FP32's smallest number gets that number."""
+    """A tensor of zeros has the scale 1. A scale below FP32's smallest number becomes that number."""
     up, down = "model.layers.0.mlp.up_proj.weight", "model.layers.0.mlp.down_proj.weight"
     tiny = random_weight((64, 128), 1) * np.float32(1e-43)
     src = make(tmp_path / "src", {"model.safetensors": {up: np.zeros((64, 128), np.float32), down: tiny}}, quantization=None)
@@ -157,7 +157,7 @@ def test_zeros_and_tiny_weights(tmp_path, quantize):
 
 
 def test_convert_to_it(tmp_path, quantize, convert):
-    """From block FP8: decoded values are quantized again."""
+    """Decoded values of block FP8 are quantized again."""
     src, weights = mx.model(tmp_path / "src")
     blocks = quantize(src, "--include", "*.mlp.*")
     plain = stored.read_any(convert(blocks, "--to", "bf16", "--dtype", "f32") / "model.safetensors")

@@ -17,7 +17,7 @@ FUSED = {"q_proj": "qkv_proj", "k_proj": "qkv_proj", "v_proj": "qkv_proj", "gate
 
 @pytest.fixture
 def calibrated(tessera, tmp_path):
-    """calibrated(family) -> (model directory, file of calibrate --hessians)"""
+    """Returns calibrated(family) -> (model directory, file of calibrate --hessians)."""
     def make(family):
         m = Whole(family)
         tokens, stats = tmp_path / "t.txt", tmp_path / "h.safetensors"
@@ -37,7 +37,7 @@ def products_of(stats, module):
 
 
 def output_errors(weight, value, h):
-    """The squared error of the output of each row, with the damping of the first attempt."""
+    """Returns the squared error of the output of each row, with the damping of the first attempt."""
     e = weight.astype(np.float64) - value.astype(np.float64)
     h = h + 0.01 * h.diagonal().mean() * np.eye(len(h))
     return np.einsum("ri,ij,rj->r", e, h, e)
@@ -76,7 +76,7 @@ def test_the_same_bytes_everywhere(calibrated, quantize):
 
 @pytest.mark.parametrize("family, scheme", [("qwen2_moe", "int4-weight-only --group-size 32"), ("gpt_oss", "mxfp4-weight-only")])
 def test_experts(family, scheme, calibrated, tessera, tmp_path):
-    """Experts that saw few tokens have no matrix of their own inputs, and are rounded to nearest."""
+    """Experts with few tokens have no matrix of their own inputs, and are rounded to nearest."""
     src, path = calibrated(family)
     dst = tmp_path / "dst"
     code, out, err = harness.run(tessera, ["quantize", src, "-o", dst, "--scheme", *scheme.split(), "--importance", path, "--method", "gptq"])
@@ -100,7 +100,7 @@ def test_resuming(calibrated, quantize, tessera, tmp_path):
 
 
 def test_a_file_of_more_than_a_gigabyte(calibrated, quantize, tmp_path):
-    """The manifest has its digest. The rest of the file is a hole: a matrix of a layer that the model does not have."""
+    """The manifest has the file's digest. Most of the file is a hole: a matrix of a layer that the model does not have."""
     src, path = calibrated("llama")
     large, side = tmp_path / "large.safetensors", 17000
     _, tensors = harness.read_safetensors(path)

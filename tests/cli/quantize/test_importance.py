@@ -19,13 +19,13 @@ GGUF_NAMES = {"self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k", "self_
 
 
 def drawn(cols, seed):
-    """Means of squares that add exactly, so that NumPy and Tessera divide by the same mean."""
+    """Makes mean squares whose sums are exact, so NumPy and Tessera divide by the same mean."""
     rng = np.random.default_rng(seed)
     return (np.round(np.exp(rng.normal(0, 2, cols)) * 256) / 256).astype(np.float32)
 
 
 def weights_of(means):
-    """The weights of columns that Tessera uses: divided by their mean, in FP32."""
+    """Returns the column weights that Tessera uses: divided by their mean, in FP32."""
     inverse = np.float32(len(means) / means.astype(np.float64).sum())
     return (means * inverse).astype(np.float32)
 
@@ -88,7 +88,7 @@ def test_int4(group, asymmetric, quantize, tmp_path):
                                             (("fp8-channel",), None), (("fp8-channel", "--scale-dtype", "bf16"), None),
                                             (("fp8-tensor",), None), (("int8-channel",), None), (("int8-weight-only",), None)], ids=str)
 def test_errors_of_8_bits(options, block, quantize, tmp_path):
-    """Every scheme measures the weighted error; those of FP32 scales keep the scales from amax."""
+    """Every scheme measures the weighted error. Schemes with FP32 scales keep the scales from amax."""
     src, tensors = ints.model(tmp_path / "src", BF16, shape=(40, 256))
     module = ints.UP.removesuffix(".weight")
     means = {module: drawn(256, 5), ints.DOWN.removesuffix(".weight"): drawn(128, 6)}
@@ -107,7 +107,8 @@ def test_errors_of_8_bits(options, block, quantize, tmp_path):
 
 
 def test_experts(quantize, tessera, tmp_path):
-    """The importance of each expert is its own matrix; an expert that saw no text is quantized without, and reported."""
+    """Each expert has its own matrix of importance. An expert without tokens is quantized without importance, and is
+    reported."""
     rng = np.random.default_rng(3)
     module = "model.layers.0.mlp.experts.{}.{}_proj"
     weights = {module.format(e, p): random_weight((64, 128), 10 * e + i).astype(BF16) for e in range(3)
@@ -129,7 +130,7 @@ def test_experts(quantize, tessera, tmp_path):
 
 
 def test_the_weighted_error_is_smaller(quantize, tessera, tmp_path):
-    """Importance lowers the weighted error, and raises the other one; both are shown."""
+    """Importance reduces the weighted error and increases the unweighted one. Both are printed."""
     src, weights = mx.model(tmp_path / "src")
     path = files.as_json(tmp_path / "i.json", {m: drawn(w.shape[1], i) for i, (m, w) in enumerate(weights.items())})
     whole = {}
@@ -159,7 +160,7 @@ def test_rules(quantize, tessera, tmp_path):
 
 
 def test_convert(quantize, tessera, tmp_path):
-    """From an FP8 checkpoint, without BF16 on disk in between."""
+    """The source is FP8. No BF16 is written."""
     src, weights = mx.model(tmp_path / "src")
     path = files.as_json(tmp_path / "i.json", {m: drawn(w.shape[1], i) for i, (m, w) in enumerate(weights.items())})
     fp8 = quantize(src, "--scheme", "fp8-channel")
@@ -186,7 +187,7 @@ def test_instruction_sets(quantize, tmp_path):
 # ---- refusals ----
 
 def broken(change):
-    """Makes a file of importance from {name: sums} after `change`."""
+    """Writes a file of importance from {name: sums} after `change`."""
     def make(path):
         sums = {"blk.0.ffn_up": np.ones(256), "blk.0.ffn_down": np.ones(128)}
         return change(path, sums)

@@ -31,7 +31,7 @@ def test_int8_channel(tmp_path, quantize, dtype, options, settings):
 
 @pytest.mark.parametrize("per_token", [False, True])
 def test_azp_adj_is_what_the_epilogue_needs(tmp_path, quantize, per_token):
-    """s_a s_b (A W - z_a azp_adj) + bias = A' W' + bias, A' and W' being what the codes mean."""
+    """Checks s_a s_b (A W - z_a azp_adj) + bias = A' W' + bias, with A' and W' the decoded values."""
     src, _ = model(tmp_path / "src")
     dst = quantize(src, "--scheme", "int8-channel", "--activation-zero-points")
     got, azp = read(dst / "model.safetensors"), read(dst / AZP)
@@ -156,7 +156,7 @@ def test_stacked_experts_stay(tmp_path, quantize):
 
 
 def test_no_stray_index_when_read_again(tmp_path, tessera, quantize):
-    """The sums are a side file: another reader of the directory sees the model alone."""
+    """The sums are a side file, so another reader of the directory finds only the model."""
     src, _ = model(tmp_path / "src")
     dst = quantize(src, "--scheme", "int8-channel")
     shutil.rmtree(dst / ".tessera")
@@ -185,7 +185,7 @@ def test_refusals(tmp_path, tessera, options, shape, expected, words):
 
 
 def test_scales_at_the_end_of_their_range(tmp_path, tessera, quantize):
-    """A range beyond FP32 is still quantized; a scale that F16 has no number for is refused, not written as Inf."""
+    """A range beyond FP32 is quantized. A scale beyond F16 is rejected, not written as Inf."""
     w = np.array([[3e38, -3e38] * 64] + [[1, -1] * 64] * 7, BF16)
     src = make(tmp_path / "src", {"model.safetensors": {UP: w}}, quantization=None)
     dst = quantize(src, "--scheme", "int4-weight-only", "--zero-points")
@@ -199,7 +199,7 @@ def test_scales_at_the_end_of_their_range(tmp_path, tessera, quantize):
 @pytest.mark.parametrize("size", ["1GB", "1KB"])
 @pytest.mark.parametrize("ending", ["_packed"])
 def test_no_two_tensors_become_one(tmp_path, tessera, ending, size):
-    """A file with a name twice is none; nor may two files of one index have it."""
+    """A file with a duplicate name is rejected, and so is an index with a name in two files."""
     src, _ = model(tmp_path / "src", **{UP + ending: np.ones((4, 4), BF16)})
     code, _, err = harness.run(tessera, ["quantize", src, "-o", tmp_path / "out", "--scheme", "int4-weight-only", "--max-shard-size", size])
     assert code == 3 and f"two output tensors would have the name '{UP + ending}'" in err, err

@@ -16,7 +16,7 @@ STATED = {"ct": {"kv_cache_scheme": SCHEME}, "modelopt": {"kv_cache_scheme": {"d
 
 
 def cached(directory, dialect, scales, states=None, joined=False):
-    """NVFP4 in this dialect, with these scales and with what config.json states of the cache."""
+    """Makes NVFP4 in this dialect with these scales and this description of the cache in config.json."""
     modules = [f.nvfp4(A + p, dialect, inputs=False, rows=64, cols=64) for p in (["qkv_proj"] if joined else ["k_proj", "v_proj"])]
     modules[0] = modules[0]._replace(config={**modules[0].config, **(STATED[dialect] if states is None else states)})
     return write(directory, *modules, plain=scales)
@@ -69,7 +69,7 @@ def test_cache_scales_of_a_joined_projection(source, target, tmp_path, convert):
 
 
 def test_a_cache_that_nobody_states(tmp_path, convert):
-    """Names change, and nothing is claimed."""
+    """The scales are renamed, and config.json still does not mention the cache."""
     dst = convert(cached(tmp_path / "src", "modelopt", two(NAMES["modelopt"]), states={}), "--to", "mxfp8")
     assert set(NAMES["ct"]) <= set(tensors(dst)) and quantization(dst)["kv_cache_scheme"] is None
 
@@ -97,7 +97,7 @@ def test_a_cache_scale_for_each_head_is_refused(tmp_path, refuse):
 
 
 def test_fp8_in_another_dialect_takes_its_cache_along(tmp_path, convert):
-    """Also where the codes stay as they are; and in DeepSeek's own dialect nothing is renamed."""
+    """The scales are renamed even if the codes are kept. DeepSeek's own dialect renames nothing."""
     m = f.fp8_block(A + "k_proj", suffix=".weight_scale_inv", dtype="F32", config={**f.V4, "scale_fmt": None, "kv_cache_quant_algo": "FP8"})
     scales = two(NAMES["modelopt"])
     src = write(tmp_path / "src", m, plain={**scales, **{A + "v_proj" + n[len(m.name) - 7:]: t for n, t in m.tensors.items()}})
@@ -137,7 +137,7 @@ def test_a_constant_scale(options, dialect, tmp_path, tessera):
 
 @pytest.mark.parametrize("dialect", STORED)
 def test_scales_of_measured_ranges(dialect, tmp_path, tessera):
-    """amax / 448; ModelOpt stores no scale below 1."""
+    """Scales are amax / 448. ModelOpt stores no scale below 1."""
     src, _ = mx.model(tmp_path / "src")
     ranges, dst = tmp_path / "ranges.json", tmp_path / "dst"
     ranges.write_text(json.dumps({A + "k_cache": {"min": -896, "max": 3}, A + "v_cache": {"min": -1, "max": 7.0}}))

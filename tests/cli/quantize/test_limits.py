@@ -17,7 +17,7 @@ LOW = "model.layers.1.mlp.down_proj.weight"
 
 @pytest.fixture
 def source(tmp_path):
-    """Three layers, of which one has a tensor that a block with an outlier makes worse than the others."""
+    """Makes three layers. One has a tensor with a larger error, because of an outlier in a block."""
     rng = np.random.default_rng(17)
     names = [f"model.layers.{i}.mlp.{m}_proj.weight" for i in range(3) for m in ("gate", "up", "down")]
     tensors = {name: (rng.standard_normal((256, 256)) / 50).astype(BF16) for name in names}
@@ -28,7 +28,7 @@ def source(tmp_path):
 
 @pytest.fixture
 def run(tessera, tmp_path):
-    """run(command, src, dst, *options) -> (exit code, the JSON, the failures of JUnit by class, the terminal's text)."""
+    """Returns run(command, src, dst, *options) -> (exit code, the JSON, the failures of JUnit by class, stdout)."""
 
     def run(command, src, dst, *options):
         told, junit = tmp_path / "told.json", tmp_path / "told.xml"
@@ -42,7 +42,7 @@ def run(tessera, tmp_path):
 
 
 def figures(dst):
-    """{tensor: its row in the report}."""
+    """Returns {tensor: its row in the report}."""
     return {row["name"]: row for row in json.loads((dst / REPORT).read_text())["tensors"]}
 
 
@@ -57,7 +57,7 @@ def test_without_limits_there_is_no_verdict(source, run, tmp_path):
 @pytest.mark.parametrize("command, options", [("quantize", ("--scheme", "int8-channel", "--scales", "mse")),
                                               ("convert", ("--to", "int8-channel", "--scales", "mse"))], ids=["quantize", "convert"])
 def test_a_limit(command, options, option, check, key, figure, source, run, quantize, tmp_path):
-    """A limit between the figures of two tensors lets the one pass and not the other; at the figure itself it passes."""
+    """A limit between the figures of two tensors fails only one of them. A limit equal to a figure passes."""
     dst, fresh = tmp_path / "out", tmp_path / "fresh"
     source = source if command == "quantize" else quantize(source)
     run(command, source, dst, *options)
@@ -109,7 +109,7 @@ def test_a_limit_where_nothing_is_quantized(source, tessera, tmp_path):
 
 
 def test_against_the_original(source, run, convert, tmp_path, quantize):
-    """convert --against judges what is left of the original, too."""
+    """convert --against also judges the error from the original."""
     fp8 = quantize(source)
     options = ("--to", "fp8-block", "--block", "64x64", "--against", source, "--min-sqnr", "90")
     code, told, _, _ = run("convert", fp8, tmp_path / "out", *options)

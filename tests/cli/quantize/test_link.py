@@ -18,7 +18,7 @@ SIDE = ("generation_config.json", "tokenizer.json", "tokenizer_config.json")
 
 @pytest.fixture
 def model(checkpoint, tmp_path):
-    """A source that the test may harm, and a copy of it."""
+    """Copies a source that the test may change."""
     shutil.copytree(checkpoint("llama"), tmp_path / "src")
     shutil.copytree(tmp_path / "src", tmp_path / "kept")
     return tmp_path / "src"
@@ -26,7 +26,7 @@ def model(checkpoint, tmp_path):
 
 @pytest.fixture
 def told(tessera, tmp_path):
-    """told(words...) -> what --json tells of the links; the run has to succeed."""
+    """Returns told(words...) -> the links of --json of a successful run."""
 
     def run(*words):
         place = tmp_path / "told.json"
@@ -47,7 +47,7 @@ def untouched(src):
 
 
 def same_output(a, b):
-    """The journal and all; of two outputs of one source."""
+    """Compares two outputs of one source, with their journals."""
     return harness.tree_difference(a, b) is None
 
 
@@ -65,7 +65,7 @@ def test_the_bytes_are_the_same(quantize, told, model, tmp_path):
 
 
 def test_whole_shards(convert, told, checkpoint, tmp_path):
-    """A folder of which one shard is packed: the others are what they are. And a shard that `quantize` only copies."""
+    """One shard of the folder is compressed, and the others are linked. quantize links a shard without quantized tensors."""
     src = checkpoint("deepseek-v3")
     packed = convert(src, "--to", "archive")
     mixed = tmp_path / "mixed"
@@ -82,7 +82,7 @@ def test_whole_shards(convert, told, checkpoint, tmp_path):
 
 @pytest.mark.parametrize("change", ["", "metadata", "order"])
 def test_a_shard_that_is_only_copied(told, tmp_path, change):
-    """Its header has to be the same as well."""
+    """The shard is linked only if its header does not change."""
     norm, embed, up = ("model.norm.weight", random_weight((64,)).astype(BF16)), ("model.embed_tokens.weight", random_weight((256, 64)).astype(BF16)), \
         ("model.layers.0.mlp.up_proj.weight", random_weight((128, 128)).astype(BF16))
     first = dict([norm, embed] if change == "order" else [embed, norm])
@@ -101,7 +101,7 @@ def test_a_shard_that_is_only_copied(told, tmp_path, change):
 
 
 def test_whatever_is_done_to_the_output(tessera, quantize, told, model, tmp_path):
-    """No run writes into a linked file: repair, --force, other options, and a run without links remove its name first."""
+    """No run writes into a linked file. Repair, --force, other options, and a run without links remove its name first."""
     out = tmp_path / "out"
 
     def rerun(*options):
@@ -127,7 +127,7 @@ def test_whatever_is_done_to_the_output(tessera, quantize, told, model, tmp_path
 
 
 def test_killed_between_link_and_journal(tessera, quantize, model, tmp_path):
-    """The file exists but is not in the journal: it is removed and made again while the source is watched."""
+    """The file exists but is not in the journal. It is removed and written again, and the source does not change."""
     out, plain = tmp_path / "out", quantize(model)
     words = ["quantize", model, "-o", out, "--quiet", "--link"]
     harness.succeed(tessera, [*words, "hard"])
@@ -157,7 +157,7 @@ def test_killed_at_any_time(tessera, quantize, model, tmp_path):
 
 
 def test_a_change_of_one_is_a_change_of_both(tessera, model, tmp_path):
-    """That is what a hard link is; the rerun and the manifest say so."""
+    """A hard link shares the bytes of both files. The rerun and the manifest report the change."""
     out = tmp_path / "out"
     words = ["quantize", model, "-o", out, "--quiet", "--link"]
     harness.succeed(tessera, [*words, "hard"])
@@ -175,7 +175,7 @@ def test_a_change_of_one_is_a_change_of_both(tessera, model, tmp_path):
 
 
 def test_another_file_system(told, model, tmp_path):
-    """There everything is copied, and a message says so."""
+    """All files are copied, and a message gives the reason."""
     elsewhere = Path("/dev/shm")
     if not elsewhere.is_dir() or elsewhere.stat().st_dev == tmp_path.stat().st_dev or not os.access(elsewhere, os.W_OK):
         pytest.skip("no second file system")
@@ -188,7 +188,7 @@ def test_another_file_system(told, model, tmp_path):
 
 
 def test_ranks_shards_and_batches(tessera, told, quantize, convert, model, checkpoint, tmp_path):
-    """Each rank's folder has links; so have parts that are put together, and jobs that read one source together."""
+    """Each rank's folder, merged parts, and jobs with a common source have links."""
     assert told("convert", model, "-o", tmp_path / "tp", "--to", "tp", "--tp", "2", "--link", "hard")["linked"] == 2 * len(SIDE)
     plain = convert(model, "--to", "tp", "--tp", "2")
     assert same_output(plain, tmp_path / "tp") and (model / SIDE[0]).stat().st_nlink == 3
@@ -208,7 +208,7 @@ def test_ranks_shards_and_batches(tessera, told, quantize, convert, model, check
 
 
 def test_a_hubs_cache(told, checkpoint, tmp_path):
-    """Its files are links to blobs, and it is the blob that gets another name."""
+    """The cache's files are links to blobs. The hard link is made to the blob."""
     blobs, snapshot = tmp_path / "hub" / "blobs", tmp_path / "hub" / "snapshots" / "r"
     blobs.mkdir(parents=True)
     snapshot.mkdir(parents=True)

@@ -11,7 +11,7 @@ SCHEMES = ["fp8-block", "fp8-channel", "nvfp4-weight-only", "mxfp4", "mxfp8", "i
 
 
 def named(length, leaf):
-    """A weight's name of so many characters, in a layer's MLP."""
+    """Returns the name of a weight in a layer's MLP with so many characters."""
     head, tail = "model.layers.0.mlp.", f".{leaf}.weight"
     return head + "x" * (length - len(head) - len(tail)) + tail
 

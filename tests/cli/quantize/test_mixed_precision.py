@@ -56,7 +56,7 @@ def test_each_layer_by_name(tmp_path, tessera, quantize, inspect, convert, how):
 
 
 def test_experts_that_stay_are_excluded(tmp_path, quantize):
-    """Or vLLM takes them for what a shared expert beside them is."""
+    """Without these entries vLLM would read the experts with the scheme of the shared expert."""
     src, _ = mx.model(tmp_path / "src", modules=mx.MIXTRAL, kind="mixtral")
     dst = quantize(src, "--rules", rules(tmp_path, {"*.experts.*": "keep", "*": "nvfp4-weight-only"}, dialect="modelopt"))
     config = json.loads((dst / "config.json").read_text())["quantization_config"]

@@ -34,7 +34,7 @@ def source(path, card=CARD, **config):
 
 
 def front(directory):
-    """{key: value} of the YAML in front: plain values, and lists of plain values."""
+    """Returns {key: value} of the YAML at the beginning, with values and lists of values."""
     return yaml_lines.read((directory / "README.md").read_text())
 
 
@@ -72,7 +72,7 @@ def test_a_source_without_front_matter(card, tmp_path, quantize):
 
 
 def test_no_card(tmp_path, quantize, convert):
-    """The rest of the output is the same, byte for byte."""
+    """All other bytes of the output are the same."""
     src = source(tmp_path / "src")
     one, two = quantize(src, "--scheme", "mxfp8"), quantize(src, "--scheme", "mxfp8", "--no-card")
     assert (two / "README.md").read_text() == CARD and not (two / "README.source.md").exists()

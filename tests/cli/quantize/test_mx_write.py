@@ -15,13 +15,13 @@ SOURCES = {"bf16": BF16, "f16": np.float16, "f32": np.float32}
 
 
 def ranges_of(weights):
-    """Ranges of each layer's input; those of members of a fused layer differ."""
+    """Returns ranges of each layer's input, which differ for members of a fused layer."""
     return {module: (-1.5 - i, 2.25 + i % 3) for i, module in enumerate(weights)}
 
 
 @pytest.fixture
 def made(quantize, tmp_path):
-    """made(scheme, dialect, *options, weights=...) -> the output of a run that has to succeed."""
+    """Returns made(scheme, dialect, *options, weights=...) -> the output of a successful run."""
     def run(src, weights, scheme, dialect, *options):
         if scheme == "nvfp4":
             path = tmp_path / "ranges.json"
@@ -63,7 +63,7 @@ def test_rules(scheme, dialect, rule, made, tmp_path):
 @pytest.mark.parametrize("dialect", ["compressed-tensors", "modelopt"])
 @pytest.mark.parametrize("scheme", ["nvfp4", "nvfp4-weight-only"])
 def test_experts_share_a_global_scale(scheme, dialect, made, tmp_path):
-    """w1 and w3 of an expert, its w2 and the other expert not; members lie in different files."""
+    """w1 and w3 of an expert share a scale, but not its w2 or another expert. Members are in different files."""
     src, weights = mx.model(tmp_path / "src", modules=mx.MIXTRAL, kind="mixtral", files=3)
     dst = made(src, weights, scheme, dialect, "--max-shard-size", "20kB")
     assert len(list(dst.glob("*.safetensors"))) > 2
@@ -76,7 +76,7 @@ def test_experts_share_a_global_scale(scheme, dialect, made, tmp_path):
 
 
 def test_members_of_different_dtypes(made, tmp_path):
-    """One global scale all the same."""
+    """The members share one global scale."""
     gate, up = "model.layers.0.mlp.gate_proj", "model.layers.0.mlp.up_proj"
     weights = {gate: random_weight((32, 64), 4).astype(BF16), up: random_weight((32, 64), 5)}
     src = save(tmp_path / "src", {f"{module}.weight": w for module, w in weights.items()})
@@ -87,7 +87,7 @@ def test_members_of_different_dtypes(made, tmp_path):
 
 
 def test_units_and_threads(made, tmp_path):
-    """Tensors of several units, rows longer than a unit, and any number of threads: the same bytes."""
+    """Tensors have several units and rows longer than a unit. The bytes do not depend on the number of threads."""
     wide, tall = "model.layers.0.mlp.up_proj", "model.layers.0.mlp.gate_proj"
     weights = {wide: random_weight((3, 2_200_000), 1).astype(BF16), tall: random_weight((12_000, 512), 2).astype(BF16)}
     weights[tall][9_999, 500] = 3.5
@@ -100,7 +100,7 @@ def test_units_and_threads(made, tmp_path):
 
 @pytest.mark.parametrize("dialect", ["compressed-tensors", "modelopt"])
 def test_all_zeros(dialect, made, tmp_path):
-    """A tensor of zeros, alone and beside a fused member that is not: a scale that readers can divide by."""
+    """A tensor of zeros, alone or fused with a nonzero one, gets a scale that is not zero."""
     names = [f"model.layers.0.{n}" for n in ("self_attn.o_proj", "mlp.gate_proj", "mlp.up_proj")]
     weights = {name: np.zeros((32, 64), BF16) for name in names}
     weights[names[2]] = random_weight((32, 64), 3).astype(BF16)
@@ -114,7 +114,7 @@ def test_all_zeros(dialect, made, tmp_path):
 
 @pytest.mark.parametrize("scheme, dialect", mx.PAIRS)
 def test_least_squared_error(scheme, dialect, made, tmp_path):
-    """--scales mse loses less, in every tensor; the report has what a reader gets."""
+    """--scales mse has a smaller error in every tensor. The report has the error of the decoded values."""
     src, weights = mx.model(tmp_path / "src")
     error = {}
     for scales in ("amax", "mse"):
@@ -133,7 +133,7 @@ def test_least_squared_error(scheme, dialect, made, tmp_path):
 
 @pytest.mark.parametrize("scheme, dialect", mx.PAIRS)
 def test_read_back(scheme, dialect, made, convert, tessera, tmp_path):
-    """Every reader of ours takes it for what it is: the values of the definition, in BF16."""
+    """All commands recognize the format and read the values of the definition in BF16."""
     src, weights = mx.model(tmp_path / "src")
     dst = made(src, weights, scheme, dialect)
     values, coded = load(convert(dst, "--to", "bf16")), load(dst)
@@ -200,7 +200,7 @@ def test_config(scheme, dialect, made, tmp_path):
 
 @pytest.mark.parametrize("head", ["model.embed_tokens", "lm_head", "language_model.lm_head"])
 def test_modelopt_lists_the_head(head, made, tmp_path):
-    """With tied embeddings there is no tensor for it, and vLLM builds a quantized head unless the list names it."""
+    """A tied head has no tensor. vLLM builds a quantized head unless the list names it."""
     module = "model.layers.0.mlp.down_proj"
     weights = {module: random_weight((64, 64)).astype(BF16)}
     src = save(tmp_path / "src", {f"{module}.weight": weights[module], f"{head}.weight": random_weight((8, 64)).astype(BF16)},
@@ -220,7 +220,7 @@ def test_modelopt_does_not_list_a_quantized_head(made, tmp_path, quantize):
 
 
 def test_an_entry_that_is_a_part_of_other_names(made, tmp_path):
-    """vLLM also excludes a module whose name holds an entry: no entry may be a part of what is quantized."""
+    """vLLM also excludes modules whose name contains an entry. So no entry may be part of the name of a quantized module."""
     shapes = {"model.layers.1.mlp.gate_proj": (32, 64), "model.layers.1.mlp.up_proj": (32, 64),
               "model.layers.1.mlp.down_proj": (64, 32), "model.layers.11.mlp.down_proj": (64, 32)}
     weights = {name: random_weight(shape, i).astype(BF16) for i, (name, shape) in enumerate(shapes.items())}
@@ -270,7 +270,7 @@ def test_usage(options, words, tessera, tmp_path):
 
 
 def test_ranges(tessera, tmp_path):
-    """Each quantized layer needs its range, and an int8 scale is none."""
+    """Each quantized layer needs its range. An int8 scale is not a range."""
     src, weights = mx.model(tmp_path / "src")
     table = {m: {"min": low, "max": high} for m, (low, high) in ranges_of(weights).items()}
     for edit, word in [((), None), (("model.layers.0.mlp.up_proj", None), "no ranges for"),
@@ -299,7 +299,7 @@ def test_no_number(scheme, value, word, tessera, tmp_path):
 
 @pytest.mark.parametrize("scheme, group", [("nvfp4-weight-only", 16), ("mxfp4", 32), ("mxfp8", 32)])
 def test_columns_that_are_no_whole_groups(scheme, group, quantize, tmp_path):
-    """Kept with the reason, and with them what is decided together with them."""
+    """Such weights and their fused members are kept, with the reason."""
     up, gate, down = (f"model.layers.0.mlp.{n}_proj" for n in ("up", "gate", "down"))
     expert = "model.layers.1.mlp.experts.0."
     odd = 3 * group + 8

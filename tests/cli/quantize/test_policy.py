@@ -14,7 +14,7 @@ FAMILIES = read_table()
 
 @pytest.fixture
 def plan(tessera, tmp_path):
-    """plan(config, {name: shape}, *options) -> (exit code, {name: (action, reason)}, the JSON, stderr)."""
+    """Returns plan(config, {name: shape}, *options) -> (exit code, {name: (action, reason)}, the JSON, stderr)."""
     runs = []
 
     def run(config, tensors, *options):
@@ -46,7 +46,7 @@ UNSEEN = """minimax_m3 minimax_m3_text minimax_m3_vl hy_v4 qwen4_exp qwen4_exp_t
 
 
 def test_every_family_of_releases_has_its_rows(tessera):
-    """In the tool's tables, as it prints them, and in the table of this test, with a weight that is quantized."""
+    """Each family of a release is in the tool's printed tables and in this test's table, with a quantized weight."""
     code, out, _ = harness.run(tessera, ["quantize", "--list-families", "--json", "-"])
     listed = {family["model_type"]: family["release_seen"] for family in json.loads(out)["families"]}
     assert code == 0 and set(listed) >= set(RELEASED)
@@ -58,7 +58,7 @@ def test_every_family_of_releases_has_its_rows(tessera):
 
 @pytest.mark.parametrize("family", ["llama", *UNSEEN])
 def test_a_family_of_which_no_release_has_been_seen_is_announced(family, plan, tessera):
-    """Where its rules are listed, and with every plan that follows them."""
+    """The list of rules and every plan with such a family have the note."""
     rows = FAMILIES[family][2] if family in UNSEEN else [("quantize", (256, 256), "model.layers.0.mlp.up_proj.weight", "")]
     _, _, got, err = plan({"model_type": family}, {name: shape for _, shape, name, _ in rows})
     said = f"no official release of model_type '{family}' in 4 or 8 bits is known: the rules are those of its parent"
@@ -83,7 +83,7 @@ def assert_refused(tessera, src, dst, command, *words):
 
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_nothing_to_quantize(scheme, tessera, tmp_path):
-    """Exit 1, the reason, and nothing left that looks like a model."""
+    """The exit code is 1, the message has the reason, and the output has no config.json."""
     dst, command = tmp_path / "dst", ("quantize", "--scheme", scheme)
     gpt_oss = write_holes(tmp_path / "a", {"model_type": "gpt_oss", "hidden_size": 256}, GPT_OSS)
     llama = write_holes(tmp_path / "b", {"model_type": "llama"}, {"model.layers.0.mlp.up_proj.weight": (256, 256)})
@@ -141,7 +141,7 @@ def test_a_glob_of_what_cannot_be_quantized_is_told(plan):
 
 
 def test_little_is_quantized(plan):
-    """The experts, which are most of the model, stay: the user hears of it."""
+    """The experts, most of the model, are kept. A warning reports this."""
     experts = {f"model.layers.0.mlp.experts.{i}.{part}_proj.weight": (192, 256) if part != "down" else (256, 192)
                for i in range(4) for part in ("gate", "up", "down")}
     _, _, got, _ = plan({"model_type": "qwen3_moe"}, {**LINEAR, **experts})
@@ -161,7 +161,7 @@ WHOLE = {"architectures": ["A"], "hidden_size": 256, "num_hidden_layers": 1, "nu
 @pytest.mark.parametrize("family", ["novel", "qwen3"])
 @pytest.mark.parametrize("kept, warned, served", [(0, False, True), (1, True, False), (7, True, False)])
 def test_the_share_of_quantized_weights(kept, warned, served, family, tessera, tmp_path):
-    """Rules may not know what the layers are called: RoBERTa's query, ModernBERT's Wo."""
+    """Rules may not know the names of layers, such as RoBERTa's query and ModernBERT's Wo."""
     shapes = {f"model.layers.0.mlp.{leaf}.weight": (256, 256) for leaf in ("up_proj", "down_proj", "gate_proj")}
     shapes["model.embed_tokens.weight"] = (256, 256)
     shapes |= {f"model.layers.0.self_attn.own{i}.weight": (256, 256) for i in range(kept)}
@@ -178,7 +178,7 @@ FLUX = {"_class_name": "FluxTransformer2DModel", "_diffusers_version": "0.42.1"}
 
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_a_model_of_diffusers_is_refused(scheme, tessera, tmp_path):
-    """By its name, and taken only by what the user names; no loader reads the result."""
+    """The message has the model's name. Only weights that --include names are quantized, and no loader reads the result."""
     shapes = {f"transformer_blocks.0.{leaf}.weight": (256, 256) for leaf in ("attn.to_q", "norm1.linear", "ff.net.0.proj")}
     src, dst = weights_of(shapes, FLUX, tmp_path / "src"), tmp_path / "dst"
     command = ["quantize", src, "-o", dst, "--scheme", scheme]
@@ -193,7 +193,7 @@ def test_a_model_of_diffusers_is_refused(scheme, tessera, tmp_path):
 
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_the_ignore_list_of_experts_kept_together(scheme, quantize, tmp_path):
-    """One excluded expert keeps its layer's, and all of them are listed as plain."""
+    """One excluded expert keeps the experts of its layer, and all of them are listed as unquantized."""
     rng = np.random.default_rng(1)
     names = {f"model.layers.{i}.mlp.experts.{e}.{part}_proj" for i in range(2) for e in range(2)
              for part in ("gate", "up", "down")}
@@ -207,7 +207,7 @@ def test_the_ignore_list_of_experts_kept_together(scheme, quantize, tmp_path):
 
 
 def test_the_key_of_the_table_is_the_tables(plan):
-    """Every family of the table file is one that the tool knows, but for those called unknown."""
+    """The tool knows every family of the table file, except those named unknown."""
     for title, (options, config, rows) in FAMILIES.items():
         _, _, got, _ = plan(config, {rows[0][2]: rows[0][1]})
         assert (got["rules"] == "general") == title.startswith("an unknown family"), title
@@ -217,7 +217,7 @@ def test_the_key_of_the_table_is_the_tables(plan):
                                               ("roberta", "lm_head.decoder"), ("whisper", "proj_out")])
 @pytest.mark.parametrize("scheme", ["fp8-block", "fp8-channel"])
 def test_a_tied_head_is_listed(scheme, model_type, head, quantize, tmp_path):
-    """Without a tensor of its own the head still needs an entry, or transformers builds it quantized, without a scale."""
+    """The head has no tensor, but needs an entry. Otherwise transformers builds it quantized, without a scale."""
     shapes = {f"model.layers.0.{leaf}.weight": (256, 256) for leaf in ("self_attn.q_proj", "attention.self.query", "attn.Wo")}
     src = weights_of(shapes | {"model.layers.0.mlp.gate.weight": (256, 256)}, {"model_type": model_type}, tmp_path / "src")
     config = json.loads((quantize(src, "--scheme", scheme) / "config.json").read_text())["quantization_config"]

@@ -21,7 +21,7 @@ JOBS = {
 
 
 def lines(text):
-    """The objects, each held to the schema with nothing that it does not name; the last one says that the job is over."""
+    """Reads the objects and checks each against the schema without additional members. The last one has the phase `ended`."""
     told = [json.loads(line) for line in text.splitlines()]
     for line in told:
         jsonschema.Draft202012Validator(SCHEMA | {"additionalProperties": False}).validate(line)
@@ -67,7 +67,8 @@ def test_a_job_that_fails_ends_its_lines(words, tessera, tmp_path):
 
 
 def test_a_pipe_gets_them_and_holds_nothing_up(words, tessera):
-    """A pipe that is read; a full one, where lines are omitted; and one whose reader has closed it, with one message."""
+    """Tests a pipe with a reader, a full one, which loses lines, and one whose reader has closed it, which causes one
+    message."""
     for action in ("read", "full", "gone"):
         reader, writer = os.pipe()
         if action == "full":
@@ -111,7 +112,7 @@ def test_where_it_may_not_lie(where, why, words, tessera):
 
 @pytest.mark.parametrize("locale, cells", [("C.UTF-8", "█░"), ("C", "#.")])
 def test_a_terminal_gets_a_bar(locale, cells, words, tessera):
-    """It fills up, and fits on the line. A pipe gets none."""
+    """The bar fits on the line and fills up. A pipe gets none."""
     _, shown = harness.on_terminal(tessera, words("quantize SRC -o OUT"), 100, LC_ALL=locale)
     lines = [line for line in re.split("\r\x1b\\[K|\n", shown) if "%)" in line and "left" in line]
     bars = [re.search(rf"  \[([{cells}]+)\]$", line).group(1) for line in lines]

@@ -27,7 +27,7 @@ SHARED = ("device", "devices", "activations", "inputs", "rounding", "sequences",
 
 @pytest.fixture(scope="module")
 def places(tessera, tmp_path_factory):
-    """A Llama, statistics of its inputs, text, and rules: {word: path}."""
+    """Makes a Llama, statistics of its inputs, a text, and rules: {word: path}."""
     folder, m = tmp_path_factory.mktemp("proof"), Whole("llama")
     made = {word: folder / name for word, name in (("SRC", "src"), ("STATS", "stats.safetensors"), ("BAD", "bad.safetensors"),
                                                    ("CALIBRATION", "calibration.txt"), ("TOKENS", "tokens.txt"),
@@ -47,7 +47,7 @@ def places(tessera, tmp_path_factory):
 
 @pytest.fixture
 def run(tessera, places, tmp_path):
-    """run(command) -> (exit code, stdout, stderr, the JSON or None); words of `places` and OUT are replaced."""
+    """Returns run(command) -> (exit code, stdout, stderr, the JSON or None). Replaces OUT and the words of `places`."""
 
     def run_words(command):
         result = tmp_path / "result.json"
@@ -93,7 +93,7 @@ def test_plain_rounding_is_compared_with_the_source_alone(run):
 
 
 def test_rounding_that_is_nearer(run, tessera, tmp_path):
-    """Weights of the wrong channels: exit code 1, and the output stays."""
+    """The scales are weighted by the wrong channels, so rounding is nearer: exit code 1, and the output is kept."""
     code, out, _, result = run("quantize SRC -o OUT --scheme nvfp4-weight-only --importance BAD --prove TOKENS --device cpu")
     proof = result["proof"]
     assert code == 1 and proof["kl_mean_nats"] > proof["baseline"]["kl_mean_nats"] and proof["baseline"]["layers_worse"] > 0
@@ -145,7 +145,7 @@ def test_outputs_elsewhere(run, tessera, places, tmp_path):
 
 
 def test_a_folder_of_the_user_is_kept(run, tmp_path):
-    """Also one that the same command without --prove would have made."""
+    """Also a folder that the same command without --prove would have made is kept."""
     made = tmp_path / "out.rounded"
     made.mkdir()
     (made / "notes").write_text("mine")
@@ -188,7 +188,7 @@ def test_a_killed_run_is_resumed(run, tessera, places, tmp_path):
 
 
 def test_an_interrupted_proof_leaves_no_folder(tessera, places, tmp_path):
-    """The output is complete as soon as its config.json is there."""
+    """The output is complete once its config.json exists."""
     command = list(map(str, command_of(tessera, places, tmp_path)))
     command[command.index("--prove") + 1] = str(tmp_path / "long.txt")
     (tmp_path / "long.txt").write_text("\n".join(places["TOKENS"].read_text() for _ in range(50)))

@@ -18,7 +18,8 @@ quantized = remembered(fp8_oracle.quantize)
 
 
 def assert_codes(source, dst, ue8m0=False, suffix="_scale_inv"):
-    """Every tensor of dst: recomputed bit for bit, or the source's own bytes. Returns the names of the quantized."""
+    """Checks every tensor of dst: recomputed bit for bit, or the bytes of the source. Returns the names of quantized
+    tensors."""
     scales, others = split(load(dst), suffix)
     assert others.keys() == source.keys()
     for name, w in source.items():
@@ -101,7 +102,7 @@ def test_threads_and_instruction_sets_change_nothing(scales, checkpoint, quantiz
 
 
 def assert_layout(dst):
-    """Shards, headers and index by the rules of the format and its readers."""
+    """Checks shards, headers and index against the rules of the format and of its readers."""
     paths, total, where = shards(dst), 0, {}
     n = len(paths)
     names = [f"model-{i + 1:05}-of-{n:05}.safetensors" for i in range(n)] if n > 1 else ["model.safetensors"]
@@ -125,7 +126,7 @@ def assert_layout(dst):
 
 
 def unquantized(source, scales, out):
-    """The modules that a loader would build as linear layers, and that are not in FP8."""
+    """Returns the modules that a loader would build as linear layers and that are not in FP8."""
     floats = [np.dtype(dtype) for dtype in SOURCES.values()]
     return {name.removesuffix(".weight") for name in source
             if name not in scales and out[name].ndim >= 2 and out[name].dtype in floats and "embed" not in name}
@@ -157,7 +158,7 @@ def test_files(kind, options, checkpoint, quantize):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_which_tensors(kind, checkpoint, quantize):
-    """Projections and nothing else: what the loaders of these families run in FP8."""
+    """Only projections are quantized, which the loaders of these families run in FP8."""
     source = load(checkpoint(kind))
     scales, others = split(load(quantize(checkpoint(kind), *STACKS.get(kind, ()))))
     projection = re.compile(r"\.(self_attn|mlp)\.([\w.]+\.)?\w+_proj(_with_mqa)?(\.weight)?$")
@@ -168,7 +169,7 @@ def test_which_tensors(kind, checkpoint, quantize):
 
 
 def test_max_shard_size(checkpoint, quantize):
-    """No file holds more than asked for, and no two neighbours would fit in one."""
+    """No file exceeds the limit, and no two consecutive files would fit in one."""
     sizes = []
     for path in shards(quantize(checkpoint("deepseek-v3"), "--max-shard-size", "1MB")):
         sizes.append(path.stat().st_size - harness.read_header(path)[0])
@@ -248,7 +249,8 @@ def test_report_of_corner_cases(dtype, quantize, tmp_path):
     ("chat_template.jinja", b"version https://git-lfs.github.com/spec/v1\noid sha256:" + b"ab" * 32 + b"\nsize 985\n", "a Git LFS pointer"),
     ("tokenizer.model", b"", "the file is empty"), ("generation_config.json", b"", "the file is empty")])
 def test_side_files_that_are_not_themselves_are_refused(tessera, checkpoint, quantize, tmp_path, name, content, words):
-    """By quantize and convert, before any work; --ignore-file leaves one out. An empty __init__.py is a file like any other."""
+    """quantize and convert reject a pointer or an empty file before any work. --ignore-file omits it. An empty __init__.py
+    is accepted."""
     source = shutil.copytree(checkpoint("llama"), tmp_path / "model")
     fp8 = shutil.copytree(quantize(source), tmp_path / "fp8")
     for folder, command in ((source, ["quantize"]), (fp8, ["convert", "--to", "bf16"]), (fp8, ["convert", "--to", "archive"])):

@@ -23,7 +23,7 @@ LISTS = ("ignore", "modules_to_not_convert")
 
 
 def tensors(directory):
-    """{name: (dtype, shape)}"""
+    """Returns {name: (dtype, shape)}."""
     return {name: (dtype, tuple(shape)) for path in sorted(directory.glob("*.safetensors"))
             for name, (dtype, shape, _) in harness.read_safetensors(path)[1].items()}
 
@@ -38,7 +38,7 @@ def listed(quantization):
 
 
 def is_listed(module, entries):
-    """As loaders match them: a name, a part of a name, an expression after re:, or a glob."""
+    """Matches as loaders do: a name, a part of a name, an expression after re:, or a glob."""
     for entry in entries:
         expression = entry[3:] if entry.startswith("re:") else ".*" + re.escape(entry).replace(r"\*", ".*") + ".*"
         if re.fullmatch(expression + (".*" if entry.startswith("re:") else ""), module):
@@ -47,7 +47,7 @@ def is_listed(module, entries):
 
 
 def assert_published(made, published):
-    """Each member of the release's configuration is stated alike, lists apart."""
+    """Compares each member of the release's configuration, except lists."""
     for key, value in published.items():
         if isinstance(value, dict):
             assert_published(made[key], value)
@@ -59,7 +59,7 @@ def assert_published(made, published):
 
 @pytest.mark.parametrize("name", SMALL)
 def test_the_tensors_and_configuration_of_a_release(name, tmp_path, tessera, convert, quantize):
-    """A small copy of the release as BF16, and the recipe: the same names, shapes and dtypes, but for those of scales."""
+    """The recipe makes the release's names, shapes and dtypes from a small BF16 copy. The dtypes of scales may differ."""
     release = RELEASES[SMALL[name]]().write(tmp_path / "release")
     plain = convert(release, "--to", "bf16", *(("--experts", "stack") if name == "gpt-oss" else ()))
     made = quantize(plain, "--recipe", name)

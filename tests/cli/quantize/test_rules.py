@@ -34,7 +34,7 @@ GROUPS = {
 
 @pytest.mark.parametrize("model_type, part, rows, together", GROUPS.values(), ids=GROUPS)
 def test_fused_layers(model_type, part, rows, together, quantize, tmp_path):
-    """A member that ends inside a block, unless it is the last, keeps the whole group as it was."""
+    """A member that ends inside a block keeps the whole group, unless it is the last member."""
     rng = np.random.default_rng(2)
     names = {f"model.layers.0.{part}.{member}": n for member, n in rows.items()}
     source = {f"{name}.weight": rng.standard_normal((n, 64), np.float32) for name, n in names.items()}
@@ -49,7 +49,7 @@ def test_fused_layers(model_type, part, rows, together, quantize, tmp_path):
 
 @pytest.mark.parametrize("rows, quantized", [(256, True), (512, True), (200, False), (384, False)])
 def test_the_seam_of_stacked_experts(rows, quantized, quantize, tmp_path):
-    """gate and up are the halves of one tensor, and meet at the edge of a block or not at all."""
+    """gate and up are the halves of one tensor. Their border must be the edge of a block."""
     name = "model.layers.0.mlp.experts.gate_up_proj"
     src = save(tmp_path / "src", {name: np.ones((2, rows, 64), np.float32), DOWN: np.ones((5, 5), np.float32)},
                {"model_type": "qwen3_moe"})
@@ -94,7 +94,7 @@ def test_mse_is_never_worse_on_hard_weights(dtype, scale_fmt, quantize, tmp_path
 
 
 def test_report_when_nothing_is_left(quantize, tmp_path):
-    """The smallest power of two that a reader takes is 2^-126: below it ue8m0 has only zeros to offer."""
+    """The smallest power of two that a reader accepts is 2^-126. With smaller values ue8m0 has only zeros."""
     source = {DOWN: np.full((3, 3), 2.0**-148, np.float32)}
     dst = quantize(save(tmp_path / "src", source), "--scale-fmt", "ue8m0")
     (row,) = json.loads((dst / REPORT).read_text())["tensors"]
@@ -169,7 +169,7 @@ def test_ignored_files_are_absent(quantize, tmp_path):
 @pytest.mark.parametrize("dtype", ["F32", "BF16"])
 @pytest.mark.parametrize("distribution", ["standard_normal", "laplace", "standard_t"])
 def test_heavy_tails_lose_what_e4m3_costs(distribution, dtype, quantize, tmp_path):
-    """31.5 dB whatever the distribution, if every block is scaled by its own maximum."""
+    """The SQNR is 31.5 dB for any distribution if every block is scaled by its own maximum."""
     rng = np.random.default_rng(7)
     size = (400, 700)
     x = rng.standard_t(5, size) if distribution == "standard_t" else getattr(rng, distribution)(size=size)

@@ -34,7 +34,7 @@ def read(directory):
 
 
 def change(directory, **changes):
-    """Puts tensors in the place of others; None takes one out."""
+    """Replaces tensors; None removes one."""
     metadata, tensors = harness.read_safetensors(directory / "model.safetensors")
     tensors = {name: t for name, t in {**tensors, **changes}.items() if t is not None}
     harness.write_safetensors(directory / "model.safetensors", tensors, metadata)
@@ -42,7 +42,7 @@ def change(directory, **changes):
 
 @pytest.fixture
 def again(tessera, tmp_path):
-    """again(plain, original, *options) -> (exit code, stderr, DST)."""
+    """Returns again(plain, original, *options) -> (exit code, stderr, DST)."""
     def run(plain, original, *options):
         dst = tmp_path / "again"
         code, out, err = harness.run(tessera, ["quantize", plain, "-o", dst, "--scheme", "int4-weight-only", "--scales-from", original,
@@ -53,7 +53,7 @@ def again(tessera, tmp_path):
 
 @pytest.mark.parametrize("name", ORIGINALS)
 def test_the_same_codes(name, tmp_path, tessera, convert, again):
-    """A model whose norm was changed in BF16: all else has the bytes of the original."""
+    """The BF16 model has a changed norm. All other bytes equal the original's."""
     original = write(tmp_path / "int4", *ORIGINALS[name])
     plain = convert(original, "--to", "bf16")
     norm = f.entry("BF16", np.full(64, 2, f.BF16))

@@ -31,7 +31,7 @@ def stored(folder):
 
 
 def ranges(folder, change=None):
-    """A range for each expert's input; of gate and up one has a larger one, in turn."""
+    """Makes a range for each expert's input. gate and up differ, and the larger one alternates."""
     found = {X.format(layer, e, leaf): {"min": -(1 + e + layer / 2 + (leaf == ("gate", "up")[e % 2])), "max": 0.5}
              for layer in range(2) for e in range(4) for leaf in LEAVES}
     if change:
@@ -127,7 +127,7 @@ def test_block_fp8_stays_and_experts_become_int4(source, quantize, convert, tess
 
 
 def test_packed_int4_is_moved(source, tmp_path, quantize, convert):
-    """Other layers in int4 become block FP8; plain ones stay."""
+    """Other layers in int4 become block FP8. Unquantized layers are kept."""
     packed = quantize(source, "--scheme", "int4-weight-only", "--include", "*.o_proj.weight")
     words = ("--to", "w4afp8", "--dialect", "sglang", "--activations", ranges(tmp_path))
     got, before = stored(convert(packed, *words)), stored(packed)
@@ -141,7 +141,7 @@ def test_packed_int4_is_moved(source, tmp_path, quantize, convert):
 
 
 def test_codes_are_moved_back(source, quantize, convert, tessera):
-    """To packed int4 of compressed-tensors; FP8 layers become int4."""
+    """The experts become packed int4 of compressed-tensors. FP8 layers become int4."""
     made = quantize(source, *SGLANG, "--input-scale", "1")
     dst = convert(made, "--to", "w4afp8", "--exclude", "*kv_b_proj*")
     got, before = stored(dst), stored(made)

@@ -8,7 +8,7 @@ import pytest
 
 @pytest.fixture(scope="module", autouse=True)
 def remote(tessera, tmp_path_factory):
-    """Headers are kept in a folder of the module, and no proxy is used."""
+    """Stores headers in a folder of the module, and uses no proxy."""
     if not json.loads(harness.run(tessera, ["--version", "--json"])[1])["features"]["remote"]:
         pytest.skip("built without libcurl (libcurl4-openssl-dev)")
     with pytest.MonkeyPatch.context() as patch:

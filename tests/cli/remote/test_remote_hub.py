@@ -59,7 +59,7 @@ def test_single_files_and_tensors(tool, models):
 
 
 def test_the_token_goes_to_the_hub_only(tool, models, tmp_path):
-    """The token of HF_TOKEN or of the file is sent to the Hub, to no other port, and is in no text."""
+    """The token of HF_TOKEN or of the file is sent only to the Hub, to no other port. No text contains it."""
     with remote_servers.Hub(models, token=TOKEN) as hub:
         code, _, err = tool(hub, "quantize", "hf://org/model", "-o", tmp_path / "none")
         assert code == 4 and "HF_TOKEN" in err, err
@@ -93,7 +93,7 @@ def test_expired_addresses_are_asked_for_again(tool, models, tmp_path):
 
 
 def test_a_model_that_changes(tool, models, tmp_path):
-    """Another digest, size or commit than that of the list ends the job."""
+    """The job ends if a digest, size or commit differs from the list."""
     for change in ("digest", "commit", "size"):
         root = tmp_path / change
         shutil.copytree(models, root)
@@ -135,7 +135,7 @@ def test_a_hub_that_is_none(tool, models):
 
 
 def test_a_model_in_the_local_cache(tool, tessera, models, tmp_path):
-    """ORG/NAME without a scheme is the snapshot of refs/main in the Hub's cache, if there is no such path."""
+    """ORG/NAME without a scheme is the snapshot of refs/main in the Hub's cache if there is no such path."""
     commit = "c" * 40
     folder = tmp_path / "cache" / "models--org--model"
     snapshot = folder / "snapshots" / commit
@@ -165,7 +165,7 @@ def test_a_model_in_the_local_cache(tool, tessera, models, tmp_path):
 
 
 def test_headers_are_kept_by_etag(tool, models, tmp_path):
-    """A second look at a model asks for the list, the configuration and the index only; a damaged cache is not used."""
+    """A second inspection requests only the list, the configuration and the index. A damaged cache is not used."""
     with remote_servers.Hub(models) as hub:
         def look():
             hub.requests.clear()

@@ -32,7 +32,7 @@ def models(checkpoint, tmp_path_factory):
 
 
 def weights_read(server):
-    """The bytes of weights that were requested."""
+    """Returns the bytes of weights that were requested."""
     total = 0
     for _, path, headers in server.requests:
         if path.endswith(".safetensors") and "Range" in headers:
@@ -42,7 +42,7 @@ def weights_read(server):
 
 
 def test_killed_jobs_resume(tessera, models, tmp_path):
-    """A job is killed at a request of any number. Nothing looks finished before it is, and a rerun gives the same bytes."""
+    """A job is killed at a random request. No unfinished output has a config.json, and a rerun writes the same bytes."""
     words = ["quantize", models / "llama", "-o", tmp_path / "right", "--quiet", *SMALL_SHARDS]
     harness.succeed(tessera, words)
     chance, killed = random.Random(3), 0
@@ -68,7 +68,7 @@ def test_killed_jobs_resume(tessera, models, tmp_path):
 
 
 def test_a_rerun_reads_what_is_missing(tessera, models, tmp_path):
-    """A job that fails at its last shard: the rerun reads headers and that shard only."""
+    """A job fails at its last shard. The rerun reads only headers and that shard."""
     out = tmp_path / "out"
     words = ["-o", out, "--quiet", "--threads", "1", *SMALL_SHARDS]
     with remote_servers.Server(models) as server:
@@ -99,7 +99,7 @@ def test_headers_and_samples_only(words, most, tessera, models):
 
 
 class Login(remote_servers.Handler):
-    """Asks for a login, and redirects the file of weights to another port."""
+    """Requires a login, and redirects the file of weights to another port."""
 
     def route(self, path):
         other = self.server.settings["other"]
@@ -111,7 +111,7 @@ class Login(remote_servers.Handler):
 
 
 def test_logins_stay_with_their_host(tessera, models, tmp_path):
-    """The login of ~/.netrc is sent to the host of the address, not to the one that it redirects to, and is in no text."""
+    """The login of ~/.netrc is sent to the host of the address, not to the target of a redirect. No text contains it."""
     (tmp_path / ".netrc").write_text("machine 127.0.0.1 login someone password SecretOfTheTests\n")
     environment = dict(os.environ, HOME=str(tmp_path))
     with remote_servers.Server(models) as other, remote_servers.Server(models, Login, other=other) as server:
@@ -125,7 +125,7 @@ def test_logins_stay_with_their_host(tessera, models, tmp_path):
 
 
 def test_a_proof(tessera, tmp_path):
-    """The figures of an output of a remote source are those of a local one. Text needs the tokenizer of a local one."""
+    """The figures for a remote source equal those for a local one. Text needs the tokenizer of a local one."""
     results, tokens, text = [tmp_path / f"{n}.json" for n in range(2)], tmp_path / "tokens.txt", tmp_path / "text.txt"
     tokens.write_text("1 2 3 4")
     text.write_text("Some words.")
@@ -157,7 +157,7 @@ def test_batch(tessera, models, tmp_path):
 
 
 def test_headers_of_a_large_model(tessera, tmp_path):
-    """163 files of 1.37 TB, sparse behind the server: the headers take less than 3 s and 100 MB."""
+    """163 files of 1.37 TB are sparse on the server. Reading the headers takes less than 3 s and 100 MB."""
     if not remote_servers.find_nginx():
         pytest.skip("nginx is not installed (Debian: nginx-light)")
     root = tmp_path / "models"

@@ -32,7 +32,7 @@ KINDS = {"put": ("reset", "lost", "429", "503", "500", "damaged"), "part": ("res
 
 @pytest.fixture(scope="module")
 def model(checkpoint, tmp_path_factory):
-    """A model with a tokenizer of two parts."""
+    """Makes a model with a tokenizer of two files."""
     place = tmp_path_factory.mktemp("uploads") / "model"
     shutil.copytree(checkpoint("llama"), place)
     text = numpy.random.default_rng(1).integers(97, 122, 9 << 20, dtype=numpy.uint8).tobytes().decode()
@@ -49,7 +49,7 @@ def right(tessera, model, tmp_path_factory):
 
 @pytest.fixture
 def tool(tessera, tmp_path):
-    """tool(store, *words, **environment) -> (exit code, stdout, stderr); the tool works in tmp_path."""
+    """Returns tool(store, *words, **environment) -> (exit code, stdout, stderr). The tool runs in tmp_path."""
 
     def run(store, *words, **environment):
         done = subprocess.run([os.path.abspath(tessera), *map(str, words)], env=surroundings(store, tmp_path, **environment), cwd=tmp_path,
@@ -73,7 +73,7 @@ def is_model(store):
 
 
 def check_order(store):
-    """All weights come before the indexes, and those before each config.json."""
+    """Checks the order of objects: weights before indexes, indexes before config.json."""
     last = [2 if key.endswith("/config.json") else 1 if key.endswith(".index.json") else 0 for key in store.order]
     assert last == sorted(last) and 2 in last, store.order
 
@@ -135,7 +135,7 @@ def test_requests_are_signed(tool, model, tmp_path):
 
 
 def test_moto(tool, tessera, model, right, tmp_path):
-    """Another implementation of S3 gives the same bytes back."""
+    """Another implementation of S3 returns the same bytes."""
     if not remote_servers.has_moto():
         pytest.skip("moto is not installed (tests/requirements.txt)")
     (tmp_path / "nothing").mkdir()
@@ -154,7 +154,7 @@ def test_moto(tool, tessera, model, right, tmp_path):
 
 @pytest.mark.parametrize("turn", range(max(map(len, KINDS.values()))))
 def test_each_fault_is_repeated(turn, tool, model, right):
-    """The first request of each kind fails, in its own way."""
+    """The first request of each kind fails, each in another way."""
     left = {what: faults[turn % len(faults)] for what, faults in KINDS.items() if what != "abort"}
     with s3_store.Store(lambda handler: left.pop(handler.what, None)) as store:
         code, _, err = tool(store, "quantize", model, "-o", OUT, "--quiet", *SMALL_SHARDS)
@@ -244,7 +244,7 @@ def test_certificates_are_verified(tool, checkpoint, tmp_path):
 
 
 def test_killed_uploads_resume(tessera, tool, model, right, tmp_path):
-    """The tool is killed at a request of any number. Nothing looks finished before it is, and a rerun gives the same objects."""
+    """The tool is killed at a random request. No unfinished output has a config.json, and a rerun writes the same objects."""
     chance, killed = random.Random(turns.turn()), 0
     while killed < KILLS:
         last, job = chance.randrange(2, 34), []
@@ -272,7 +272,7 @@ def test_killed_uploads_resume(tessera, tool, model, right, tmp_path):
 
 
 def test_an_upload_continues_with_its_missing_parts(tool, model, right):
-    """The store refuses the second part: the rerun sends only that part, and makes and sends no file again."""
+    """The store rejects the second part. The rerun sends only that part, and makes and sends no file again."""
     refused = [True]
 
     def inject(handler):
@@ -318,7 +318,7 @@ def test_damaged_records_of_parts(damage, tool, model, right, tmp_path):
 
 
 def test_objects_that_changed_are_made_again(tool, model, right):
-    """A rerun finds an object that is gone and one with other bytes. config.json is not there while they are made."""
+    """A rerun finds a missing object and one with other bytes. config.json is absent while they are written."""
     seen = []
     with s3_store.Store() as store:
         assert tool(store, "quantize", model, "-o", OUT, *SMALL_SHARDS)[0] == 0
@@ -351,7 +351,7 @@ def test_an_interrupt_ends_an_upload(tessera, checkpoint, tmp_path):
 
 
 def test_the_spool_stays_small(tool, model, tmp_path):
-    """Three files of weights are on the disk at a time: one that is sent, and two that are made or wait."""
+    """The disk has at most three files of weights: one that is sent, and two that are being made or wait."""
     most = [0]
 
     def measure(handler):
@@ -394,7 +394,7 @@ def test_shards(tool, model, right):
 
 
 def test_shards_of_a_remote_source(tool, model, right, tmp_path):
-    """Nothing of the source or the output is on this machine."""
+    """Neither the source nor the output is on this machine."""
     with remote_servers.Server(model.parent) as source, s3_store.Store() as store:
         for shard in ("0/2", "1/2"):
             code, _, err = tool(store, "quantize", f"{source.url}/model", "-o", OUT, "--shard", shard, *SMALL_SHARDS)
@@ -423,7 +423,7 @@ def test_ranks(tessera, model, right, tmp_path):
 
 
 def test_objects_of_others_are_refused(tool, checkpoint, tmp_path):
-    """As with a folder that is not empty: exit code 2 without --force; foreign weights are never overwritten."""
+    """As for a folder with other files: exit code 2 without --force. Foreign weights are never overwritten."""
     words = ["quantize", checkpoint("llama"), "-o", OUT, "--quiet"]
     with s3_store.Store() as store:
         store.objects[PREFIX + "config.json"] = b"{}", "1" * 32
@@ -480,7 +480,7 @@ def test_writing_needs_credentials(tool, checkpoint):
 
 
 def test_credentials_appear_nowhere(tool, model, tmp_path):
-    """Neither in what the tool prints nor in what it writes, nor in an object; also if a store repeats them in an error."""
+    """Neither the output of the tool, its files, nor an object contains them, even if a store repeats them in an error."""
     with s3_store.Store() as store:
         told = tool(store, "quantize", model, "-o", OUT, "--json", "result.json", "--progress-file", "progress", *SMALL_SHARDS)
         assert told[0] == 0, told

@@ -107,7 +107,7 @@ class Store(remote_servers.Handler):
 
 @pytest.mark.parametrize("how", ["environment", "profile", "session"])
 def test_requests_are_signed(how, tool, model, tmp_path):
-    """All requests have the right signature, with keys of the environment or of a profile; no text has them."""
+    """All requests have the right signature, with keys of the environment or of a profile. No text contains the keys."""
     environment, region = dict(KEYS), "us-east-1"
     if how == "session":
         environment |= {"AWS_SESSION_TOKEN": "TokenOfTheTests", "AWS_DEFAULT_REGION": "eu-west-3"}

@@ -69,7 +69,7 @@ def test_outputs_are_those_of_a_local_source(words, tessera, models, served, tmp
 
 @pytest.mark.parametrize("options", ["-FancyIndexing", "FancyIndexing", "FancyIndexing HTMLTable FoldersFirst"])
 def test_pages_of_apache(options, tessera, models, tmp_path):
-    """Its pages of folders have other forms than those of nginx. Long names are cut there, but not in links."""
+    """Apache's listings have other forms than nginx's. They truncate long names, but not the links."""
     if not remote_servers.find_apache():
         pytest.skip("Apache is not installed (Debian: apache2)")
     with remote_servers.apache(models, options) as url:
@@ -168,7 +168,7 @@ def test_every_byte_is_read_once(tessera, models, tmp_path):
 
 
 def test_a_changed_file_ends_the_job(tessera, models, tmp_path):
-    """A file that changes after it was opened: exit code of I/O, and nothing that looks like a model."""
+    """A file that changes after it was opened ends the job with the exit code of I/O, and without a config.json."""
     source = tmp_path / "models"
     shutil.copytree(models / "llama", source / "llama")
     count = [0]

@@ -16,7 +16,7 @@ PLANTED, ZEROS = NAMES[2], NAMES[3]
 
 @pytest.fixture
 def source(tmp_path):
-    """Normal weights, one tensor with a 30 among them, one of zeros."""
+    """Makes normally distributed weights. One tensor contains a 30, one has only zeros."""
     rng = np.random.default_rng(11)
     tensors = {name: (rng.standard_normal((256, 256)) / 50).astype(BF16) for name in NAMES}
     tensors[PLANTED][17, 140] = 30
@@ -34,7 +34,7 @@ def run(tessera, src, dst, *options):
     (("--scheme", "int4-weight-only"), 12), (("--scheme", "int4-weight-only", "--zero-points"), 12),
     (("--scheme", "int8-weight-only"), 30), (("--scheme", "int8-channel"), 30)], ids=str)
 def test_an_outlier_ranks_first(options, limit, source, tessera, tmp_path):
-    """By SQNR the tensor with the planted 30 may rank best of all; by its worst block it is the worst."""
+    """The tensor with the 30 may have the best SQNR, but has the worst block."""
     report, result, out = run(tessera, source[0], tmp_path / "dst", *options)
     assert report["worst_blocks"][0] == PLANTED
     (row,) = (row for row in report["tensors"] if row["name"] == PLANTED)
@@ -49,7 +49,8 @@ def test_an_outlier_ranks_first(options, limit, source, tessera, tmp_path):
 
 @pytest.mark.parametrize("halfway", [False, True])
 def test_tensors_that_are_alike_are_no_list(halfway, tessera, tmp_path):
-    """Normal weights lose the same in each tensor. A tensor of 17, which lies halfway between codes under an amax of 448, is worse."""
+    """Normally distributed tensors have the same error. A tensor of 17, halfway between codes for an amax of 448, has a
+    larger one."""
     rng = np.random.default_rng(3)
     tensors = {name: (rng.standard_normal((256, 256)) / 50).astype(BF16) for name in NAMES}
     if halfway:
@@ -88,7 +89,7 @@ def test_the_worst_group_of_integers(group, zero_points, source, tessera, tmp_pa
 
 
 def test_zeros_are_in_no_ranking(source, tessera, tmp_path):
-    """A tensor of zeros loses nothing; its SQNR is null, which sorts first in most tools."""
+    """A tensor of zeros has no error. Its SQNR is null, which many tools sort first."""
     report, _, out = run(tessera, source[0], tmp_path / "dst")
     assert {row["name"]: row["sqnr_db"] for row in report["tensors"]}[ZEROS] is None
     assert sorted(report["lowest_sqnr"]) == sorted(report["worst_blocks"]) == sorted(set(NAMES) - {ZEROS})

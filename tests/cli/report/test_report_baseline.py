@@ -15,7 +15,7 @@ WORSE = "model.layers.2.mlp.experts.1.down_proj.weight"
 
 @pytest.fixture
 def compare(tessera, tmp_path):
-    """compare(old, new, *options) -> (exit code, {form: text}, stdout, stderr); old and new are documents."""
+    """Returns compare(old, new, *options) -> (exit code, {form: text}, stdout, stderr) for two documents."""
 
     def run(old, new, *options):
         paths = [results.write(tmp_path / f"{name}.json", document) for name, document in (("old", old), ("new", new))]
@@ -97,7 +97,7 @@ def test_the_whole_is_compared(compare, old):
 
 
 def test_a_result_without_rows_is_compared_by_its_whole(compare):
-    """As that of a run is: its regression is the case of the whole."""
+    """A result without rows, such as that of a forward pass, has one case for its regression."""
     run = {"schema": "tessera-quantize/1", "version": "0.1.0", "actions": {"quantize": 3}, "seconds": 2, "relative_error": 0.03, "sqnr_db": 31.5}
     code, files, out, _ = compare(run, {**run, "seconds": 9, "sqnr_db": 31.2})
     assert code == 1 and out.startswith("FAIL  1 of 1 got worse by more than 0.1 dB")
@@ -107,7 +107,7 @@ def test_a_result_without_rows_is_compared_by_its_whole(compare):
 
 
 def test_wholes_of_different_series_are_not_compared(compare, old):
-    """A model beside its codes and beside the original: what the second lost is no change of the first."""
+    """A comparison with codes and one with the original are different series, so their totals are not compared."""
     source = {**old, "whole_against": {**old["whole"], "sqnr_db": 40.0, "relative_error": 0.01}}
     for before, after in ((old, source), (source, old), (source, source)):
         code, files, out, _ = compare(before, after)

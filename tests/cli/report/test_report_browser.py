@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.last_tool, pytest.mark.skipif(browser.find() is None, 
 
 @pytest.fixture(scope="session")
 def make(tessera, tmp_path_factory):
-    """make(name, *arguments of report) -> the page, made once."""
+    """Returns make(name, *arguments of report) -> the page, made once."""
     folder = tmp_path_factory.mktemp("pages")
     assert folder.exists()
 
@@ -44,7 +44,7 @@ def chromium():
 
 @pytest.fixture(autouse=True)
 def no_complaints(chromium):
-    """After each test: no error on the console, and nothing was asked for but the file itself."""
+    """Checks after each test that the console has no error and that only the file itself was requested."""
     chromium.requests.clear()
     yield
     assert chromium.errors == []
@@ -55,7 +55,7 @@ def no_complaints(chromium):
 
 @pytest.fixture(scope="session")
 def large(make, tmp_path_factory):
-    """90,000 tensors, one of them an outlier."""
+    """Makes a result of 90,000 tensors with one outlier."""
     rows = results.deepseek(61, 490)
     at = next(i for i, row in enumerate(rows) if row["name"] == OUTLIER)
     rows[at] = results.row(OUTLIER, 24.1, 0.4, worst_block_at=[128, 640], max_abs_error_at=[130, 641], saturated=7)
@@ -164,7 +164,8 @@ def test_a_tensor_is_told_by_itself(large, chromium):
 
 @pytest.fixture(scope="session")
 def planted(tessera, tmp_path_factory):
-    """A checkpoint in MXFP8 with an outlier at [700, 904] of the second of three tensors; folded, as it has many groups."""
+    """Makes a checkpoint in MXFP8 with an outlier at [700, 904] of the second of three tensors. Its many groups are combined
+    into cells."""
     folder = tmp_path_factory.mktemp("planted")
     tensors = {f"model.layers.{i}.mlp.up_proj.weight": checkpoints.random_weight((1024, 2048), i) for i in range(3)}
     tensors["model.layers.1.mlp.up_proj.weight"][700, 904] = 9000
@@ -174,7 +175,8 @@ def planted(tessera, tmp_path_factory):
 
 
 def test_inside_a_tensor(planted, make, chromium):
-    """Maps whose worst cell is where the outlier is, which keys and words tell; codes; the largest errors with their places."""
+    """The worst cell of the maps is that of the outlier, and the keys and texts give its position. Codes and the largest
+    errors are listed."""
     name = "model.layers.1.mlp.up_proj.weight"
     chromium.open(make("planted", planted))
     chromium.js(f"[...document.querySelectorAll('#worst button')].find((b) => b.title === {name!r} || b.innerText.replace(/\\s/g, '').includes('layers.1.')).click()")
@@ -255,7 +257,7 @@ def test_what_is_left_out_is_said(make, chromium, tmp_path):
 
 
 def test_all_commands_in_one_page(all_of_them, chromium):
-    """Every chart that a kind of result has; it fits a phone, and is as readable in the dark."""
+    """Every kind of result has its charts. They fit on a phone and are readable in dark mode."""
     chromium.open(all_of_them)
     text = chromium.js("document.body.innerText")
     for words in ("Quantization error against kernel error", "Quantization error by stage", "Kernel error, of its bound", "SQNR by layer", "Distribution of SQNR",
@@ -275,7 +277,7 @@ def test_all_commands_in_one_page(all_of_them, chromium):
 
 
 def test_divergence_is_drawn_over_the_layers(made, make, chromium, tmp_path):
-    """Where it is known at more than one layer; at the logits alone it is a figure of the first screen."""
+    """The chart is drawn for more than one layer. The divergence of the logits alone is a figure of the first screen."""
     title = "KL divergence by layer"
     chromium.open(make("forward", made["forward"][0]))
     assert title not in chromium.js("document.body.innerText") and "KL divergence, mean" in chromium.js("document.getElementById('summary').innerText")
@@ -293,7 +295,8 @@ def test_divergence_is_drawn_over_the_layers(made, make, chromium, tmp_path):
 
 
 def test_the_first_screen_shows_the_figures_of_the_run_that_failed(make, chromium, tessera, tmp_path):
-    """With a transposed grid of scales the page shows what verify measured, not what the quantization report claims. Each figure names its run."""
+    """With a transposed scale grid the page has the figures of verify, not those of the quantization report. Each figure
+    names its command."""
     folders, where = results.write_faulty(tmp_path)
     found = tmp_path / "weights.json"
     assert harness.run(tessera, ["verify", folders["transposed"], "--against", folders["source"], "--json", found])[0] == 1
@@ -333,7 +336,7 @@ def test_outputs_of_one_model_are_compared(make, chromium, tessera, checkpoint, 
 
 
 def test_routers_and_perplexity_are_shown(made, make, chromium, tmp_path):
-    """Where two models choose other experts, layer by layer; of a real text also how well both foretell it."""
+    """Agreement of chosen experts is shown by layer. A result with text also has the perplexity of both models."""
     forward = json.loads(made["forward"][0].read_text())
     assert forward["perplexity"] is None  # of drawn tokens
     chromium.open(make("drawn", made["forward"][0]))
@@ -355,7 +358,7 @@ def test_routers_and_perplexity_are_shown(made, make, chromium, tmp_path):
 
 
 def test_verify_all_is_a_page_of_its_kinds(made, make, chromium, tessera, tmp_path, checkpoint):
-    """Each kind with its verdict and charts; one that does not apply with the reason, to which its link leads."""
+    """Each kind has its verdict and charts. A kind that does not apply has the reason, to which its link leads."""
     dst, path = made["gemm"][0].parent / "fp8", tmp_path / "all.json"
     harness.succeed(tessera, ["verify", "all", dst, "--against", checkpoint("deepseek-v3"), "--device", "cpu", "--sample", "1", "--count", "4",
                               "--kl-by-layer", "--exact", "--json", path, "--quiet"])
@@ -382,7 +385,7 @@ def test_it_prints(all_of_them, large, chromium):
 
 
 def test_what_verify_measured_is_charted_once(make, made, chromium, tmp_path):
-    """The quantization report claims figures of the same tensors: it has no charts and no list of the worst beside verify's."""
+    """The quantization report has figures of the same tensors, so it has no charts and no list of worst tensors."""
     titles = "[...document.querySelectorAll('figure h3')].map((title) => title.innerText)"
     headings = "[...document.querySelectorAll('#worst .head strong')].map((name) => name.innerText)"
     chromium.open(make("measured", made["report"][0], made["verify"][0]))
@@ -398,7 +401,7 @@ def test_what_verify_measured_is_charted_once(make, made, chromium, tmp_path):
 
 
 def test_the_table_fits_paper(all_of_them, chromium):
-    """A4, landscape, within the margins: every column is in sight. The head that each page repeats is text, and no box of a button."""
+    """On A4 landscape every column is visible within the margins. The repeated head of the table is text without buttons."""
     chromium.open(all_of_them, width=1123 - 2 * 53)
     chromium.call("Emulation.setEmulatedMedia", media="print")
     chromium.js("dispatchEvent(new Event('beforeprint'))")

@@ -18,7 +18,7 @@ BLOCKS = re.compile("[▁▂▃▄▅▆▇█▏▎▍▌▋▊▉│└─…]
 
 @pytest.fixture
 def report(tessera):
-    """report(*words, **environment) -> (exit code, stdout, stderr), in an ASCII locale unless the environment says otherwise."""
+    """Returns report(*words, **environment) -> (exit code, stdout, stderr), in an ASCII locale by default."""
 
     def run(*words, **environment):
         variables = {**{k: v for k, v in os.environ.items() if not k.startswith("LC_")}, "LANG": "C", **environment}
@@ -88,7 +88,7 @@ def test_figures_are_the_results(made, report):
 
 
 def test_where_the_time_went(made, report, tmp_path):
-    """Seconds by phase, and the bytes that were read, of what says them."""
+    """The report has seconds by phase and the bytes read, if the result has them."""
     for name in ("gemm", "mla", "forward"):
         result = json.loads(made[name][0].read_text())
         code, out, err = report(made[name][0], "--json", tmp_path / "report.json")
@@ -103,19 +103,19 @@ def test_where_the_time_went(made, report, tmp_path):
 
 
 def with_bad(rows, name=BAD):
-    """The same tensors, one of which lost far more."""
+    """Returns the same tensors, one with a much larger error."""
     return [results.row(row["name"], 24.1, 0.4) if row["name"] == name else row for row in rows]
 
 
 @pytest.fixture(scope="session")
 def large(tmp_path_factory):
-    """61 layers with 256 experts, one of which lost far more."""
+    """Makes 61 layers with 256 experts, one with a much larger error."""
     return results.write(tmp_path_factory.mktemp("large") / "large.json", results.quantization_report(with_bad(results.deepseek(61, 256))))
 
 
 @pytest.fixture(scope="session")
 def drawn(tmp_path_factory):
-    """The same layers and numbers of experts to draw, and the same outlier, but experts in three of the layers only."""
+    """Makes the same layers and numbers of experts, with the same outlier, but experts in only three layers."""
     rows = [row for row in results.deepseek(61, 256) if "experts" not in row["name"] or row["name"].split(".")[2] in ("36", "37", "38")]
     return results.write(tmp_path_factory.mktemp("drawn") / "drawn.json", results.quantization_report(with_bad(rows)))
 
@@ -189,7 +189,7 @@ def test_ninety_thousand_tensors(tmp_path, tessera):
 
 
 def test_rules_among_results_are_passed_over(tessera, checkpoint, tmp_path):
-    """The README has `plan-schemes ... -o r.json` and `report *.json` in one folder. Rules alone are refused."""
+    """The README has `plan-schemes ... -o r.json` and `report *.json` in one folder. A rules file alone is rejected."""
     rules, result = tmp_path / "r.json", tmp_path / "weights.json"
     harness.succeed(tessera, ["plan-schemes", checkpoint("llama"), "--bits", "5", "--schemes", "nvfp4-weight-only,fp8-block", "-o", rules, "--json", result])
     alone = harness.run(tessera, ["report", result])

@@ -109,7 +109,7 @@ def test_judgements_are_cases(made, report):
 
 
 def test_layers_have_their_time(made, report):
-    """The time of reading a layer is in the case of its values, and in no other."""
+    """The time of reading a layer is the time of its case `values`, and of no other case."""
     result = json.loads(made["verify"][0].read_text())
     (suite,) = suites(report(made["verify"][0])[1]["junit"])
     stated = {"outside of layers": 0.0}
@@ -170,7 +170,7 @@ def test_a_planted_fault_is_named_in_every_form(fault, faulty, made, report):
 
 
 def test_a_block_of_nan_is_the_worst(tmp_path, tessera, faulty, report):
-    """Its error is beyond any number: it is first among the worst blocks, which are sorted by their errors."""
+    """Its error exceeds every number, so it is first in the list of worst blocks."""
     damaged, name = tmp_path / "damaged", faulty["code"][1]
     shutil.copytree(faulty["made"]["code"], damaged)
     (shard,) = [p for p in damaged.glob("*.safetensors") if name in harness.read_header(p)[1]]

@@ -20,7 +20,7 @@ HOSTILE = ["</script><script>alert(1)</script>", "<!-- <script>", "model.layers.
 
 @pytest.fixture(scope="session")
 def built(tessera, tmp_path_factory):
-    """Skips where this tessera was built without the page; then it says so, and names the package."""
+    """Skips tests if this tessera was built without the page. Checks the message, which names the package."""
     path = results.write(tmp_path_factory.mktemp("html") / "one.json", results.quantization_report([results.row("a.weight", 31)]))
     code, _, err = harness.run(tessera, ["report", path, "--html", "-"])
     if code == 2:
@@ -31,7 +31,7 @@ def built(tessera, tmp_path_factory):
 
 @pytest.fixture
 def report(built, tessera, tmp_path):
-    """report(*arguments) -> (exit code, Page)."""
+    """Returns report(*arguments) -> (exit code, Page)."""
 
     def run(*arguments):
         out = tmp_path / "page.html"
@@ -43,7 +43,7 @@ def report(built, tessera, tmp_path):
 
 
 def visible(name):
-    """As every form shows it: what turns text around or breaks lines is written as an escape."""
+    """Returns the text as all forms print it: characters that change the direction or break lines are escaped."""
     return re.sub("[\u2028\u2029\u202e]", lambda found: f"\\u{ord(found.group(0)):04x}", name)
 
 
@@ -63,7 +63,7 @@ def test_every_result_makes_a_page_that_stays_in_its_file(name, made, report):
 
 
 def test_the_checker_sees_what_reaches_out(built, tessera, made, tmp_path):
-    """The checker finds what is planted into a sound page."""
+    """The checker finds external references in a modified page."""
     out = tmp_path / "page.html"
     harness.succeed(tessera, ["report", made["report"][0], "--html", out, "--quiet"])
     text = out.read_text()
@@ -199,7 +199,7 @@ def test_a_page_on_stdout_leaves_the_summary_out(made, built, tessera):
 
 @pytest.fixture(scope="session")
 def too_many():
-    """More rows than a page has."""
+    """Makes more rows than a page can have."""
     return results.deepseek(69, 490)
 
 

@@ -125,7 +125,7 @@ def test_a_sample(tmp_path, tessera, source):
 
 
 def test_a_stack_in_f32(tmp_path, tessera):
-    """Block FP8 keeps it; the others take its experts apart, so that their rows lie one below the other."""
+    """Block FP8 quantizes the stack. The other schemes separate its experts, so their rows are consecutive."""
     w = random_weight((3, 200, 96), 7)
     src = make(tmp_path / "src", {"model.safetensors": {EXPERTS: w}}, quantization=None)
     got, out = compare(tessera, src, tmp_path / "c.json")
@@ -148,7 +148,7 @@ def test_a_stack_in_f32(tmp_path, tessera):
 
 
 def test_what_is_suggested_is_the_best_of_the_table(tmp_path, tessera, source):
-    """By the measured SQNR, with its figure; outliers turn the ranking of 8 bits around."""
+    """The suggestion has the highest measured SQNR. Outliers reverse the order of the 8-bit schemes."""
     got, out = compare(tessera, source[0], tmp_path / "c.json", "--tensors", UP)
     sqnr = {s["scheme"]: s["sqnr_db"] for s in got["schemes"]}
     w8a8 = {name: db for name, db in sqnr.items() if name.startswith(("fp8", "mxfp8", "int8-channel"))}
@@ -168,7 +168,7 @@ def test_what_is_suggested_is_the_best_of_the_table(tmp_path, tessera, source):
 
 
 def test_the_best_rows_are_those_of_quantize(tmp_path, tessera, source, quantize):
-    """With and without importance; what is suggested has the highest weighted SQNR."""
+    """Tests with and without importance. The suggestion has the highest weighted SQNR."""
     src, tensors = source
     rng = np.random.default_rng(1)
     path = importance_files.as_json(tmp_path / "i.json", {n.removesuffix(".weight"): rng.exponential(1, w.shape[1]) ** 4
@@ -187,7 +187,8 @@ def test_the_best_rows_are_those_of_quantize(tmp_path, tessera, source, quantize
 
 
 def test_experts_that_blocks_do_not_fit(tmp_path, tessera):
-    """Experts 192 wide: blocks keep all of them, rows take them; what takes fewer tensors is not suggested."""
+    """Experts are 192 wide. Blocks keep all of them, and rows quantize them. A scheme that quantizes fewer tensors is not
+    suggested."""
     shapes = {"gate_proj": (192, 256), "up_proj": (192, 256), "down_proj": (256, 192)}
     tensors = {f"model.layers.0.mlp.experts.0.{n}.weight": random_weight(s, 3).astype(BF16) for n, s in shapes.items()}
     tensors["model.layers.0.self_attn.o_proj.weight"] = random_weight((256, 256), 4).astype(BF16)
@@ -216,7 +217,7 @@ def test_refusals(tmp_path, tessera, source, quantize):
 
 
 def test_what_readers_would_find_infinite_is_not_taken(tmp_path, tessera):
-    """The even rule rounds values at the end of BF16's range up, beyond it: other schemes take the tensor."""
+    """The even rule rounds values at the end of BF16's range up to infinity. Other schemes quantize the tensor."""
     w = random_weight((64, 64), 1).astype(BF16)
     w[3, 5] = np.float32(3.38e38)
     src = make(tmp_path / "src", {"model.safetensors": {UP: w}}, quantization=None)

@@ -40,7 +40,7 @@ def planted(w):
 
 
 def make_llama(path, layers, rows=1):
-    """Writes a Llama with so many layers and a part of the rows of each weight."""
+    """Writes a Llama with so many layers and some of the rows of each weight."""
     tensors = {"model.embed_tokens.weight": random_weight((64, 256), 90), "lm_head.weight": random_weight((64, 256), 91),
                "model.norm.weight": np.ones(256, np.float32)}
     for layer, (part, shapes) in itertools.product(range(layers), (("self_attn", ATTENTION), ("mlp", MLP))):
@@ -59,7 +59,7 @@ def llama(tmp_path):
 
 @pytest.fixture
 def plan(tessera, tmp_path):
-    """plan(src, *options) -> (rules file, the plan as JSON)"""
+    """Returns plan(src, *options) -> (rules file, the plan as JSON)."""
 
     def run(src, *options):
         rules, report = tmp_path / "rules.json", tmp_path / "plan.json"
@@ -70,17 +70,17 @@ def plan(tessera, tmp_path):
 
 
 def headers(directory):
-    """{tensor: (dtype, shape, bytes)}"""
+    """Returns {tensor: (dtype, shape, bytes)}."""
     return {name: (entry["dtype"], entry["shape"], harness.entry_size(entry)) for name, entry in harness.headers(directory).items()}
 
 
 def is_targeted(target, module):
-    """As compressed-tensors matches: re.match from the start, or the whole name."""
+    """Matches as compressed-tensors does: re.match from the start, or the whole name."""
     return re.match(target[3:], module) is not None if target.startswith("re:") else target == module
 
 
 def fused_layers(schemes):
-    """The layers that loaders join, which SGLang's classes ask for by their own names: their members' scheme."""
+    """Returns the scheme of the fused layers, which SGLang's classes look up by their own names."""
     found = {}
     for module, scheme in schemes.items():
         outer, _, leaf = module.rpartition(".")
@@ -92,7 +92,7 @@ def fused_layers(schemes):
 
 
 def check_schemes(src, dst, schemes):
-    """Each module is stored in its scheme, and exactly the groups of config.json say so."""
+    """Checks that each module is stored in its scheme, and that the groups of config.json name exactly these modules."""
     stored = headers(dst)
     config = json.loads((dst / "config.json").read_text())["quantization_config"]
     fused = fused_layers(schemes)
@@ -126,7 +126,7 @@ def schemes_of(got):
 
 
 def best_error(groups, budget):
-    """The least summed error within the budget, by trying everything that is not worse in both."""
+    """Returns the smallest sum of errors within the budget, by trying all choices that no other choice dominates."""
     sizes, errors = np.zeros(1, np.int64), np.zeros(1)
     for group in groups:
         size = np.add.outer(sizes, [o["bytes"] for o in group["options"]]).reshape(-1)
@@ -160,7 +160,7 @@ VARIANTS = {"int4-weight-only --group-size 32": 32, "int4-weight-only --group-si
 
 
 def test_all_schemes(tmp_path, tessera, quantize, llama, plan):
-    """No uniform scheme that is as small has a smaller error; schemes with options are carried out and read."""
+    """No uniform scheme of this size has a smaller error. quantize and readers support schemes with options."""
     used = set()
     for bits in ("4.3", "4.6", "5", "8.2"):
         rules, got = plan(llama, "--bits", bits)
@@ -219,7 +219,7 @@ def test_importance_weights_the_errors(tmp_path, tessera, quantize, llama, plan)
 
 
 def test_what_is_sensitive_is_kept(tmp_path, llama, plan):
-    """By its own values, and by a weight that a file gives it."""
+    """A weight with larger errors is kept, and so is a weight with a larger factor in the file."""
     _, got = plan(llama, "--bits", "6.5", "--schemes", "nvfp4-weight-only,bf16")
     schemes = schemes_of(got)
     assert [schemes[module] for module in PLANTED] == ["keep", "keep"]
@@ -271,7 +271,7 @@ def test_table_and_curve(tessera, llama, plan):
 
 
 def test_threads_agree(tmp_path, plan):
-    """Also without any instruction set, which takes long; so the weights are small."""
+    """Tests also the scalar code, which is slow, so the weights are small."""
     src = make_llama(tmp_path / "small", 1, rows=8)
     plans = [plan(src, "--bits", "6", "--threads", n, "--cpumask", mask)[1] for n, mask in (("1", "7"), ("4", "0"))]
     assert plans[0] == plans[1]
@@ -305,7 +305,7 @@ HAND = {"rules": [
 
 
 def test_rules_written_by_hand(tmp_path, tessera, quantize, llama):
-    """The first that fits wins; values are those of each scheme by itself."""
+    """The first matching rule applies. Values equal those of each scheme alone."""
     rules = tmp_path / "hand.json"
     rules.write_text(json.dumps(HAND))
     dst = quantize(llama, "--rules", rules)
@@ -331,7 +331,7 @@ def assert_same_tensors(a, b, modules):
 
 
 def test_activations(tmp_path, tessera, quantize, llama, plan):
-    """nvfp4 has the global scale of its input beside it, which counts; the other schemes need no range."""
+    """nvfp4 has the global scale of its input, which counts. The other schemes need no range."""
     rules, got = plan(llama, "--bits", "6", "--schemes", "nvfp4,mxfp8")
     ranges = {t.removesuffix(".weight"): {"min": -2.0, "max": 3.0} for g in got["groups"] for t in g["tensors"]
               if g["scheme"] == "nvfp4"}

@@ -16,7 +16,7 @@ FAMILIES = ["llama", "gemma2", "qwen2_moe", "mixtral", "deepseek_v3", "deepseek_
 
 @pytest.fixture
 def probe(tmp_path, tessera, quantize):
-    """probe(family) -> (model, its folder, a quantized one, its values, a file of tokens). Values are exact in BF16."""
+    """Returns probe(family) -> (model, its folder, a quantized one, its values, a file of tokens). Values are exact in BF16."""
     def make(family):
         m = Whole(family)
         src = m.write(tmp_path / "m")
@@ -32,13 +32,13 @@ def probe(tmp_path, tessera, quantize):
 
 
 def of_text(name):
-    """The name of a multimodal model's weight in a model of text, which the oracle has."""
+    """Returns the name of a multimodal model's weight in the text model that the oracle has."""
     return name.replace("model.language_model.", "model.", 1)
 
 
 @pytest.fixture
 def measure(tmp_path, tessera):
-    """measure(SRC, DST, tokens, *options) -> (the path of the file, its contents, stdout)"""
+    """Returns measure(SRC, DST, tokens, *options) -> (the path of the file, its contents, stdout)."""
     def run(src, dst, tokens, *options):
         path = tmp_path / "sensitivities.json"
         out = harness.succeed(tessera, ["sensitivities", src, "--against", dst, "--tokens", tokens, "-o", path, "--device", "cpu", *options])
@@ -52,7 +52,7 @@ def divergence(m, tensors):
 
 
 def members(group, names):
-    """The tensors that a group's patterns match."""
+    """Returns the tensors that a group's patterns match."""
     return [n for n in names for p in map(of_text, group["match"])
             if n.removesuffix(".weight") == p or (p.endswith("*") and n.startswith(p[:-1]))]
 
@@ -105,7 +105,7 @@ def test_errors_are_weighted_by_importance(tmp_path, probe, measure):
 
 
 def test_plans_take_the_file(tmp_path, tessera, probe, measure):
-    """The error of an option becomes the group's divergence times the option's error over that of the probe."""
+    """The error of an option becomes the group's divergence, times the option's error, divided by the error of the probe."""
     m, src, dst, _, tokens = probe("llama")
     path, measured, _ = measure(src, dst, tokens)
 
@@ -129,7 +129,7 @@ def test_plans_take_the_file(tmp_path, tessera, probe, measure):
 
 
 def test_groups_without_a_measurement_get_the_median(tmp_path, tessera, probe, measure):
-    """Here the weights of a layer that config.json does not count, as those of an MTP layer."""
+    """The weights belong to a layer that config.json does not count, as those of an MTP layer."""
     m, src, dst, _, tokens = probe("llama")
     for folder in (src, dst):
         config = json.loads((folder / "config.json").read_text())

@@ -19,7 +19,7 @@ KEYS, VALUES = "w_kc", "w_vc"
 
 @pytest.fixture
 def tell(tessera):
-    """tell(command, *words) -> exit code, JSON"""
+    """Returns tell(command, *words) -> exit code, JSON."""
 
     def call(*words):
         code, out, err = harness.run(tessera, [*words, "--quiet", "--json", "-"])
@@ -152,7 +152,7 @@ def test_what_cannot_take_fp8_parts_says_so(tmp_path, convert, tessera):
 @pytest.mark.parametrize("form,fp8", [("bf16", False), ("fp8-block", True), ("fp8-tensor", False), ("fp8-head", True)])
 @pytest.mark.parametrize("consumer", SCALES)
 def test_ranks_of_parts(tmp_path, convert, tessera, tell, consumer, form, fp8):
-    """Each rank has the heads of its own; what is one for all stays whole; --merge gives every byte back."""
+    """Each rank has its own heads. Tensors for all heads are complete. --merge restores every byte."""
     m = Model(tmp_path / "src", heads=4, rope=128, hidden=256, fp8=fp8)
     whole = convert(m.path, "--to", "mla-absorbed", "--consumer", consumer, "--weights", form)
     ranks = convert(whole, "--to", "tp", "--tp", "2")

@@ -27,7 +27,7 @@ def test_a_mistake_is_found_in_its_layer(tmp_path, verify, layer, fault):
 
 
 def agreement_of_entries(x, y):
-    """The share of x's entries that y has, of queries that do not see all of them."""
+    """Returns the share of x's entries that y also has, for queries that do not see all entries."""
     limited = x.sum(-1) < (np.arange(TOKENS) + 1) // RATES["compressed_sparse_attention"]
     return (x & y)[limited].sum() / x[limited].sum()
 
@@ -52,7 +52,7 @@ def test_what_two_checkpoints_make_of_the_same_tokens(tmp_path, verify):
 
 
 def test_layers_are_told_by_the_ratios_of_the_release(tmp_path, verify):
-    """Without layer_types, compress_ratios has 0, 4 and 128, and one number more for the layer that predicts a further token."""
+    """Without layer_types, compress_ratios has 0, 4 and 128, and one more number for the MTP layer."""
     m = Compressed()
     reference = m.reference(tmp_path / "r.safetensors")
     del m.config["layer_types"]
@@ -61,7 +61,7 @@ def test_layers_are_told_by_the_ratios_of_the_release(tmp_path, verify):
 
 
 def test_statistics_of_the_grouped_projection(tmp_path, tessera):
-    """The rows of wo_a are divided among groups of heads; the statistics of its inputs are those of all groups."""
+    """The rows of wo_a are divided among groups of heads. The statistics of its inputs are those of all groups."""
     m = Compressed()
     src, tokens, out = m.write(tmp_path / "m"), tmp_path / "t.npy", tmp_path / "s.safetensors"
     np.save(tokens, m.tokens.astype(np.int32))

@@ -21,8 +21,8 @@ def source_of(folder):
 
 
 def test_every_byte_has_a_digest(quantize, convert, tmp_path):
-    """Tensors in several pieces: of units that make a stretch each, of units that share one, and copied; whatever makes them, and
-    however they are written."""
+    """Tensors have several pieces: of units with a stretch each, of units that share one, and copied ones. Tested for all
+    operations and kinds of I/O."""
     src = source_of(tmp_path / "src")
     first = quantize(src, "--threads", "1")
     manifest, pieces = manifests.check(first)
@@ -36,7 +36,7 @@ def test_every_byte_has_a_digest(quantize, convert, tmp_path):
 
 
 def test_a_manifest_is_not_copied(quantize, convert, checkpoint):
-    """It speaks of one output alone; signatures that lie beside it, too."""
+    """A manifest describes one output. Its signatures are not copied either."""
     made = quantize(checkpoint("llama"))
     (made / "tessera.manifest.json.sig").write_text("a signature")
     again = convert(made, "--to", "bf16")
@@ -49,7 +49,7 @@ def test_a_manifest_is_not_copied(quantize, convert, checkpoint):
 
 @pytest.fixture(scope="module")
 def made(tessera, tmp_path_factory):
-    """An output with tensors in several pieces, and its manifest."""
+    """Makes an output with tensors in several pieces, and its manifest."""
     place = tmp_path_factory.mktemp("made")
     dst = place / "dst"
     src = source_of(place / "src")
@@ -60,7 +60,7 @@ def made(tessera, tmp_path_factory):
 
 @pytest.fixture
 def verify(tessera, tmp_path):
-    """verify(folder, *options) -> (exit code, findings or the error)."""
+    """Returns verify(folder, *options) -> (exit code, findings or the error)."""
 
     def run(*words):
         told = tmp_path / "told.json"
@@ -126,7 +126,8 @@ def test_missing_foreign_and_cut_files(made, verify, tmp_path):
 
 
 def test_weights_hide_behind_no_name(made, verify, tmp_path):
-    """Loaders take whatever ends in .safetensors. The endings of signatures are known, and others are files like all."""
+    """Loaders read every file that ends in .safetensors, so such a file is reported. Only the endings of signatures are
+    ignored."""
     copy = tmp_path / "copy"
     shutil.copytree(made[0], copy)
     for ending in (".sig", ".minisig", ".asc", ".gpg", ".p7s", ".sigstore", ".sigstore.json"):
@@ -143,7 +144,7 @@ def test_weights_hide_behind_no_name(made, verify, tmp_path):
 
 
 def test_an_empty_tensor_at_a_files_end(quantize, verify, tmp_path):
-    """It is read alone if the data before it fills one read, and it has no byte to read."""
+    """An empty tensor at a file's end is read alone if the data before it fills a read. It has no bytes."""
     src = save(tmp_path / "src", {"model.layers.0.mlp.up_proj.weight": random_weight((4096, 4096)).astype(BF16), "model.nothing": np.zeros(0, np.uint8)})
     dst = quantize(src)
     (model,) = [f for f in manifests.read(dst)["files"] if f["name"] == "model.safetensors"]
@@ -155,7 +156,7 @@ def test_an_empty_tensor_at_a_files_end(quantize, verify, tmp_path):
 
 
 def test_another_machines_copy(made, verify, tmp_path):
-    """Who can change the weights can change the manifest beside them."""
+    """A person who can change the weights can change the manifest next to them. A copy from another machine detects this."""
     kept, copy = tmp_path / "kept.json", tmp_path / "copy"
     shutil.copy(made[0] / manifests.NAME, kept)
     shutil.copytree(made[0], copy)
@@ -259,7 +260,8 @@ def read_again(folder):
 
 
 def test_every_byte_that_was_read_has_a_digest(quantize, convert, checkpoint, tmp_path):
-    """In windows with gaps (wide rows), in many, and in none (an empty tensor); the same for any threads, way of reading and processor."""
+    """Tests windows with gaps (wide rows), many windows, and none (an empty tensor), for any number of threads, kind of I/O
+    and instruction set."""
     src = source_of(tmp_path / "src")
     first = quantize(src, "--threads", "1")
     steps, windows = manifests.check_reads(first, src)
@@ -274,7 +276,7 @@ def test_every_byte_that_was_read_has_a_digest(quantize, convert, checkpoint, tm
 
 
 def test_kills_and_shards_change_nothing_of_it(tessera, quantize, checkpoint, tmp_path):
-    """The journal keeps the source digests of an earlier run, for resumed runs and for shards."""
+    """The journal has the source digests of an earlier run, for resumed runs and for shards."""
     src = checkpoint("deepseek-v3")
     words = ["quantize", src, "--scheme", "int8-channel", "--max-shard-size", "1MB", "--quiet", "-o"]
     harness.succeed(tessera, [*words, tmp_path / "whole"])
@@ -298,7 +300,7 @@ def test_kills_and_shards_change_nothing_of_it(tessera, quantize, checkpoint, tm
 @pytest.mark.parametrize("name", ["quantize SRC -o DST", "quantize SRC -o DST --scheme nvfp4-weight-only", "convert SRC -o DST --to tp --tp 2",
                                   "convert SRC -o DST --to archive"])
 def test_another_source_is_told(name, tessera, verify, checkpoint, tmp_path):
-    """File and tensor, for a flipped bit in any of them; what no step reads is not claimed."""
+    """The message names file and tensor for a flipped bit in any tensor that was read. Other tensors are not checked."""
     src, dst, other = checkpoint("deepseek-v3"), tmp_path / "dst", tmp_path / "other"
     if " tp " in name or "nvfp4" in name:
         src = checkpoint("llama")
@@ -329,7 +331,7 @@ def test_another_source_is_told(name, tessera, verify, checkpoint, tmp_path):
 
 @pytest.mark.parametrize("name", ["quantize SRC -o DST", "convert FP8 -o DST --to mxfp8", "convert FP8 -o DST --to bf16"])
 def test_another_config_or_header_is_told(name, tessera, verify, checkpoint, quantize, tmp_path):
-    """Options that decide the treatment and names of tensors are recorded, also for plans over a view."""
+    """The manifest records options that affect names and actions, also for plans with a view."""
     src, dst, other = checkpoint("llama"), tmp_path / "dst", tmp_path / "other"
     src = quantize(src) if "FP8" in name else src
     harness.succeed(tessera, [*({"SRC": src, "FP8": src, "DST": dst}.get(word, word) for word in name.split()), "--quiet"])

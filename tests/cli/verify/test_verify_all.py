@@ -42,7 +42,7 @@ TIMES = {"seconds", "phase_seconds", "kernel_seconds"}
 
 
 def timeless(value):
-    """The same without times."""
+    """Removes the times."""
     if isinstance(value, dict):
         return {key: timeless(inner) for key, inner in value.items() if key not in TIMES}
     return [timeless(item) for item in value] if isinstance(value, list) else value
@@ -50,7 +50,8 @@ def timeless(value):
 
 @pytest.fixture
 def run(tessera, tmp_path):
-    """run(dst, src, *options) -> (exit code, the JSON, {kind: suite}, stdout, stderr): held to the schema and to one another."""
+    """Returns run(dst, src, *options) -> (exit code, the JSON, {kind: suite}, stdout, stderr). Checks them against the
+    schema and each other."""
 
     def verify(dst, src, *options, quick=True):
         path, junit = tmp_path / "all.json", tmp_path / "all.xml"
@@ -79,7 +80,7 @@ def run(tessera, tmp_path):
 
 @pytest.fixture
 def made(checkpoint, quantize):
-    """made(name of APPLIES) -> (output, source, kinds)"""
+    """Returns made(name of APPLIES) -> (output, source, kinds)."""
 
     def make(name):
         model, options, kinds = APPLIES[name]
@@ -104,7 +105,7 @@ def test_what_applies_is_judged_and_all_else_is_named(name, made, run):
 
 
 def test_the_line_of_forward_states_the_gain(checkpoint, quantize, run):
-    """FP8 is nearer to SRC than int4, and the other way about the check fails."""
+    """FP8 is nearer to SRC than int4. With the roles reversed the check fails."""
     src = checkpoint("llama")
     fine, coarse = quantize(src), quantize(src, "--scheme", "int4-weight-only")
     for dst, baseline, expected in ((fine, coarse, 0), (coarse, fine, 1)):
@@ -153,7 +154,7 @@ def test_results_and_reports_are_those_of_the_kinds_by_themselves(made, run, tes
 
 
 def forms_of(tessera, tmp_path):
-    """{form: what `tessera report` makes of the result}; a page where this tessera makes any."""
+    """Returns {form: the text of `tessera report` for the result}, with the page if this tessera can write it."""
     told = {}
     for form in ("markdown", "csv", "html"):
         code, out, err = harness.run(tessera, ["report", tmp_path / "all.json", f"--{form}", "-"])
@@ -172,7 +173,7 @@ def forms_of(tessera, tmp_path):
 
 @pytest.mark.parametrize("fault, words", [("transposed", "grid is stored transposed"), ("code", "not the nearest"), ("missing", "without a scale")])
 def test_a_planted_fault_is_named_in_every_form(fault, words, run, tessera, tmp_path):
-    """A weight without its scale has no values that anybody could compare: that is bad input, in every kind that reads it."""
+    """A weight without its scale has no values. This is bad input for every kind that reads it."""
     made, where = results.write_faulty(tmp_path)
     tensor = where[fault]
     code, said, suites, out, err = run(made[fault], made["source"], quick=False)
@@ -226,7 +227,7 @@ def test_what_cannot_be_carried_out_hides_nothing(options, kinds, code, made, ru
 
 
 def test_weights_that_no_kernel_takes_do_not_apply(quantize, checkpoint, run):
-    """Codes of rows have no blocks; names that match nothing leave nothing; and what was left out says so."""
+    """Codes with scales per row have no blocks, and a glob may match nothing. The result names what was omitted."""
     src = checkpoint("llama")
     _, said, _, _, _ = run(quantize(src, "--scheme", "fp8-channel"), src, "--skip", "forward")
     assert "its scales are not of blocks" in said["kinds"]["gemm"]["reason"]
@@ -246,7 +247,7 @@ def test_nothing_judged_does_not_pass(checkpoint, tessera, tmp_path):
 
 
 def test_kernels_are_judged_where_originals_lie_otherwise(tessera, maker, run, tmp_path):
-    """Experts one by one, made of stacks: there is nothing to compare a product with, and the kernels are judged by themselves."""
+    """The output has separate experts made from stacks. Products have no original to compare with; kernels are judged."""
     import jobs
     (job,) = [job for job in jobs.JOBS if job.name == "quantize experts one by one"]
     src, dst = jobs.make_source(tessera, maker, job, job.kind, tmp_path / "source"), tmp_path / "output"
@@ -332,7 +333,7 @@ def test_a_file_that_is_none_is_refused(change, words, sound, tessera, tmp_path)
 
 @pytest.fixture(scope="module")
 def sound(tessera, checkpoint, tmp_path_factory):
-    """The text of a result that passed."""
+    """Returns the text of a result that passed."""
     path = tmp_path_factory.mktemp("sound")
     src = checkpoint("llama")
     harness.succeed(tessera, ["quantize", src, "-o", path / "out", "--quiet"])

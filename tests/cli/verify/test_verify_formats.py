@@ -21,7 +21,7 @@ CASES = {case["name"]: case["kind"] for case in json.loads((VECTORS / "manifest.
 
 
 def run_verify(tessera, dst, src, *options):
-    """(exit code, {check: {where: what}}, {tensor: figures})"""
+    """Returns (exit code, {check: {where: what}}, {tensor: figures})."""
     code, out, err = harness.run(tessera, ["verify", dst, "--against", src, "--json", "-", *options])
     assert code in (0, 1), err
     result, found = json.loads(out), {}
@@ -33,7 +33,8 @@ def run_verify(tessera, dst, src, *options):
 
 @pytest.fixture
 def expect(tessera, tmp_path):
-    """expect(tensors of DST, of SRC, config, check, where, *words): the fault is found there, with these words."""
+    """Returns expect(tensors of DST, of SRC, config, check, where, *words), which checks that the fault is found there with
+    these words."""
     def run(dst, src, config, check, where, *words, options=()):
         code, found, figures = run_verify(tessera, checkpoint(tmp_path / "dst", dst, config),
                                           checkpoint(tmp_path / "src", src), *options)
@@ -64,7 +65,7 @@ def config_of(name):
 
 @pytest.mark.parametrize("name", CASES)
 def test_values_are_those_of_the_packages(name, tessera, tmp_path):
-    """The oracle's values are the exact ones, element by element; and these, rounded to BF16, what the package made."""
+    """The oracle's values are exact. Rounded to BF16, they equal those of the package."""
     given = stored.read_any(VECTORS / f"{name}.in.safetensors")
     (key, made), = stored.read_any(VECTORS / f"{name}.out.safetensors").items()
     exact = stored.values(CASES[name], given)
@@ -81,7 +82,7 @@ def test_values_are_those_of_the_packages(name, tessera, tmp_path):
 
 @pytest.mark.parametrize("name", [n for n in CASES if n.startswith(("mxfp4", "nvfp4", "awq", "gptq"))])
 def test_one_other_nibble_is_seen(name, tessera, tmp_path):
-    """In every tensor of codes, wherever it is: diff tells that one value differs, and where."""
+    """A changed nibble in any tensor of codes is found. diff reports one value and its position."""
     given = stored.read_any(VECTORS / f"{name}.in.safetensors")
     exact = np.ascontiguousarray(stored.values(CASES[name], given))
     (key, _), = stored.read_any(VECTORS / f"{name}.out.safetensors").items()
@@ -108,7 +109,7 @@ def ranges(weights, path):
 @pytest.mark.parametrize("options", [(), ("--scales", "mse")], ids=str)
 @pytest.mark.parametrize("scheme, dialect", mx.PAIRS)
 def test_what_quantize_writes_passes(scheme, dialect, options, tessera, quantize, tmp_path):
-    """The weights have every edge: groups of zeros, of subnormals, ties, and amax beside each threshold."""
+    """The weights have all edge cases: groups of zeros, of subnormals, ties, and amax next to each threshold."""
     src, weights = mx.model(tmp_path / "src")
     if scheme == "nvfp4":
         options = (*options, "--activations", ranges(weights, tmp_path / "ranges.json"))
@@ -122,7 +123,7 @@ def test_what_quantize_writes_passes(scheme, dialect, options, tessera, quantize
 @pytest.mark.parametrize("rule", mx.RULES)
 @pytest.mark.parametrize("elements", [4, 8])
 def test_every_rule_passes(elements, rule, tessera, tmp_path):
-    """Made by the oracle of the tests, not by quantize."""
+    """The tests' oracle makes the codes, not quantize."""
     w = mx.awkward((64, 256), 3, BF16)
     codes, scale = mx.mx(w, elements, rule)
     tensors = {(WEIGHT + "_packed" if elements == 4 else WEIGHT): codes, WEIGHT + "_scale": scale}
@@ -132,7 +133,8 @@ def test_every_rule_passes(elements, rule, tessera, tmp_path):
 
 
 def test_outliers_are_no_fault(tessera, tmp_path):
-    """Groups whose values are all 5 steps: every error is as large as it can be, and there is no better code or scale."""
+    """The values of some groups are all halfway between codes. Every error is as large as possible, and no code or scale is
+    better."""
     w = np.full((64, 256), 5 * 2.0**-9).astype(BF16)
     codes, scale = mx.mx(w, 4, "even")
     dst = checkpoint(tmp_path / "dst", {WEIGHT + "_packed": codes, WEIGHT + "_scale": scale}, mx_config(4))
@@ -156,7 +158,7 @@ def test_sound(kind, tessera, tmp_path):
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("up", [True, False], ids=["larger", "smaller"])
 def test_one_wrong_scale(kind, up, expect):
-    """The next larger or smaller one of its dtype that a group can have: half or twice, or an eighth more or less."""
+    """The scale is replaced by the next larger or smaller one of its dtype: half or twice, or an eighth more or less."""
     c = Coded(kind)
     scale = c.change((".scales" if kind in ("awq", "gptq") else "_scale"))
     at = (3, 70) if kind in ("awq", "gptq") else (70, 3)
@@ -169,7 +171,7 @@ def test_one_wrong_scale(kind, up, expect):
 @pytest.mark.parametrize("kind, by", [("mxfp4", 2), ("mxfp4", -3), ("nvfp4", 2), ("nvfp4", -3), ("mxfp8", -3),
                                       ("mxfp8", 14)])  # what e4m3 does not mind is no fault: 2^12 leaves 3 bits
 def test_one_scale_that_its_codes_were_made_with(kind, by, expect):
-    """No code is misrounded then; it is the scale that no rule gives, and that costs more than the rule's."""
+    """No code is misrounded, but the scale follows no rule, and its error is larger than that of the rule's scale."""
     c = Coded(kind)
     elements = 8 if kind == "mxfp8" else 4
     scale = c.change("_scale").view(np.uint8)
@@ -196,7 +198,7 @@ def test_nibbles_swapped(kind, expect):
 
 @pytest.mark.parametrize("swapped", [False, True])
 def test_int4_of_sglang(swapped, quantize, tessera, tmp_path):
-    """The codes and scales that quantize writes for compressed-tensors, in the form of SGLang."""
+    """SGLang's form has the codes and scales that quantize writes for compressed-tensors."""
     w = Coded("mxfp4").w
     made = stored.read_any(quantize(checkpoint(tmp_path / "src", {WEIGHT: w}), "--scheme", "int4-weight-only") / "model.safetensors")
     codes = (made[WEIGHT + "_packed"].view(np.uint8) ^ 0x88).reshape(w.shape[0], -1)
@@ -248,7 +250,7 @@ def test_global_scale_out_of_range(value, what, expect):
 @pytest.mark.parametrize("parent, members", [("model.layers.0.self_attn", ("q_proj", "k_proj", "v_proj")),
                                              ("layers.0.attn", ("wq_a", "wkv")), ("layers.0.attn.compressor", ("wkv", "wgate"))])
 def test_global_scales_that_differ_over_a_joined_layer(parent, members, expect):
-    """Each by itself is sound; loaders take one of them for both."""
+    """Each scale is valid alone, but loaders use one of them for both members."""
     rng = np.random.default_rng(4)
     modules = [f"{parent}.{m}" for m in members]
     weights = {m: (rng.standard_normal((64, 128)) * 2.0**i).astype(BF16) for i, m in enumerate(modules)}
@@ -315,7 +317,7 @@ def test_awq_in_plain_order(zeros_too, expect):
 
 
 def test_g_idx_ignored_by_the_writer(expect):
-    """Codes made with groups in the order of columns, under a g_idx that says otherwise."""
+    """The codes have groups in the order of columns, but g_idx has another order."""
     c = Coded("gptq")
     parts = c.integers(32, np.arange(c.w.shape[1]) // 32)
     c.tensors = {MODULE + s: np.ascontiguousarray(t) for s, t in stored.gptq(*parts, c.parts[3]).items()}
@@ -323,7 +325,7 @@ def test_g_idx_ignored_by_the_writer(expect):
 
 
 def test_g_idx_lost(expect):
-    """Codes made in the order of activations, and a g_idx that forgot it."""
+    """The codes have groups in the order of activations, but g_idx has the order of columns."""
     c = Coded("gptq")
     c.tensors[MODULE + ".g_idx"] = (np.arange(c.w.shape[1]) // 32).astype(np.int32)
     expect(*c.args(), "values", WEIGHT, "codes are not the nearest")

@@ -28,7 +28,7 @@ def test_every_layer_equals_that_of_float64(tmp_path, verify, family):
 
 @pytest.mark.parametrize("family", ["llama", "deepseek_v3", "gpt_oss", "qwen3_next"])
 def test_products_in_fp32(tmp_path, openblas, verify, family):
-    """OpenBLAS computes the products, for weights of all kinds: plain, stacks, and kv_b_proj by heads."""
+    """OpenBLAS computes the products for all kinds of weights: unquantized, stacks, and kv_b_proj by heads."""
     m = Whole(family)
     words = (m.write(tmp_path / "m"), "--reference", m.reference(tmp_path / "r.safetensors"), "--precision", "fp32", "--threads", "3")
     found = verify(*words)
@@ -38,7 +38,7 @@ def test_products_in_fp32(tmp_path, openblas, verify, family):
 
 
 def test_a_tied_head_in_the_file_is_not_used(tmp_path, verify):
-    """Some writers store lm_head beside the embedding that it is tied to. Loaders take the embedding."""
+    """Some writers store lm_head with a tied embedding. Loaders use the embedding."""
     m = Whole("qwen2")
     reference = m.reference(tmp_path / "r.safetensors")
     m.tensors["lm_head.weight"] = m.draw(VOCABULARY, m.tensors["model.embed_tokens.weight"].shape[1])
@@ -108,7 +108,8 @@ def test_what_two_checkpoints_make_of_the_same_tokens(tmp_path, verify, family):
 
 
 def test_divergence_layer_by_layer(tmp_path, verify, tessera):
-    """Each model's stream through its own final norm and head, after every layer; behind the last one that is the logits'."""
+    """Each model's hidden state after every layer passes through its own final norm and head. After the last layer these are
+    the logits."""
     m = Whole("qwen3_moe")
     other = noisy(m, 0.05)
     (tmp_path / "t.txt").write_text("\n".join(" ".join(map(str, row)) for row in m.tokens))
@@ -140,7 +141,7 @@ def test_limits_of_logits(tmp_path, verify, options):
 
 
 def test_a_layer_is_blamed_for_what_it_does_itself(tmp_path, verify):
-    """All experts of layer 1 are shifted by one: what comes behind it has a wrong input, and is not blamed."""
+    """All experts of layer 1 are shifted by one. Later layers have a wrong input, but pass."""
     m = Whole("qwen3_moe")
     other = {n: x for n, x in m.tensors.items()}
     for e in range(EXPERTS):
@@ -153,7 +154,7 @@ def test_a_layer_is_blamed_for_what_it_does_itself(tmp_path, verify):
 
 
 def test_other_experts_are_a_fault_by_themselves(tmp_path, verify):
-    """All experts of layer 1 are alike, so that its result is the same, whichever of them a router chooses."""
+    """All experts of layer 1 are equal, so its output does not depend on the router's choice."""
     m = Whole("qwen3_moe")
     for e in range(1, EXPERTS):
         for n in ("gate", "up", "down"):
@@ -166,7 +167,8 @@ def test_other_experts_are_a_fault_by_themselves(tmp_path, verify):
 
 
 def test_other_tokens_are_a_fault_by_themselves(tmp_path, verify, tessera):
-    """Layer 0 of the copy, which has no experts, scores tokens with another key. The shares are printed, too."""
+    """Layer 0 of the copy, which has no experts, scores tokens with another key. The shares of equal choices are printed
+    too."""
     m = Whole("deepseek_v32")
     wk = "model.layers.0.self_attn.indexer.wk.weight"
     a, b = m.write(tmp_path / "a"), write(tmp_path / "b", m.tensors | {wk: -m.tensors[wk]}, m.config)
@@ -191,7 +193,7 @@ def test_threads_and_layers(tmp_path, verify):
 
 @pytest.mark.parametrize("family", ["llama", "qwen3_moe"])
 def test_little_memory_changes_no_bit(tmp_path, tessera, family):
-    """Sequences of both models' streams run one after another, with the least memory that is accepted."""
+    """Sequences of both models run one after another, with the smallest memory that is accepted."""
     m = Whole(family)
     a, b = m.write(tmp_path / "a"), write(tmp_path / "b", noisy(m, 0.01), m.config)
     words = command(a, b, "--batch", "5", "--count", "9", "--json", "-")
@@ -205,7 +207,8 @@ def test_little_memory_changes_no_bit(tmp_path, tessera, family):
 @pytest.mark.parametrize("family, words", [("llama", []), ("qwen3_moe", ["--exact"]), ("deepseek_v3", []),
                                            ("qwen3_5_text", ["--exact"])])
 def test_no_bit_depends_on_the_number_of_devices(tmp_path, tessera, quantize, family, words):
-    """Rows of weights are divided among devices, which the CPU takes the place of: also of heads, and of rows that do not come out even."""
+    """Rows of weights are divided among devices, which the CPU simulates: also rows of heads, and numbers of rows that are
+    not multiples."""
     a = Whole(family).write(tmp_path / "a")
     words = ["verify", "forward", quantize(a), "--against", a, "--count", "12", *words, "--json", "-"]
     one, *more = (json.loads(harness.run(tessera, [*words, "--devices", n])[1]) for n in ("1", "2", "3", "16"))
@@ -320,7 +323,7 @@ def test_a_reference_of_nothing_does_not_pass(tmp_path, tessera):
 
 
 def test_a_source_of_nan_is_no_measure(tmp_path, verify):
-    """NaN in the source alone leaves nothing to sum up, and does not pass."""
+    """If the source alone has NaN, there is nothing to sum up, and the check fails."""
     sound, spoilt = Whole("llama"), Whole("llama")
     norm = spoilt.tensors["model.norm.weight"]
     norm[:] = np.nan
@@ -333,7 +336,7 @@ def test_a_source_of_nan_is_no_measure(tmp_path, verify):
 
 
 def test_sides_are_named(tmp_path, tessera):
-    """Two checkpoints in a row would pass the wrong way round, too: they are refused, and the sentence says how."""
+    """Two positional checkpoints would also pass in the wrong order, so they are rejected with a remedy."""
     a, b = (Whole("llama").write(tmp_path / n) for n in "ab")
     code, _, err = harness.run(tessera, ["verify", "forward", a, b])
     assert code == 2 and "verify forward DST --against SRC" in err
@@ -349,7 +352,7 @@ def test_a_window_that_no_sequence_fills_is_no_matter(tmp_path, verify):
 @pytest.mark.parametrize("family", ["llama", "qwen3_moe", "deepseek_v3", "glm_moe_dsa", "minimax_m3_vl", "qwen3_next", "nemotron_h"])
 @pytest.mark.parametrize("lie", [0, -1, 1, 3, 7, 2**31, 2**64, 1e300, "x", None, [], {}, True])
 def test_configurations_that_lie(tmp_path, tessera, family, lie):
-    """Whatever a key says, there is a result or one sentence."""
+    """For any value of a key there is a result or a one-line error."""
     m, commands = Whole(family), {}
     (weights,) = m.write(tmp_path / "weights").glob("*.safetensors")
     for key in dict.fromkeys([*m.config, "topk_method", "scoring_func", "sliding_window", "rope_parameters", "tie_word_embeddings"]):
@@ -366,7 +369,7 @@ def test_configurations_that_lie(tmp_path, tessera, family, lie):
 
 
 def test_token_files(tmp_path, verify):
-    """A line a sequence, and JSON arrays, are the same; sequences may be ragged, and are cut."""
+    """One sequence per line and JSON arrays are equivalent. Sequences may have different lengths, and are truncated."""
     m = Whole("qwen3")
     a, b = m.write(tmp_path / "a"), write(tmp_path / "b", noisy(m, 0.01), m.config)
     (tmp_path / "lines").write_text("1 2 3\n\n40\n5, 6 7 8 9\n")
@@ -379,7 +382,7 @@ def test_token_files(tmp_path, verify):
 # ---- a baseline ----
 
 def test_gains_over_a_baseline(tmp_path, tessera):
-    """Gains of layers are ratios of the errors that verify states for each; a baseline that is nearer to SRC fails."""
+    """Gains of layers are ratios of the errors that verify reports for each. A baseline that is nearer to SRC fails."""
     m = Whole("qwen3")
     src = m.write(tmp_path / "src")
     near, far = (write(tmp_path / name, noisy(m, amount), m.config) for name, amount in (("near", 0.01), ("far", 0.04)))

@@ -25,8 +25,8 @@ INPUTS = {"fp8-block": given.fp8_blocks, "fp8-token": given.fp8_rows, "int8-toke
 
 
 def served_layer(m, layer, x, w, quantize, coded):
-    """A layer of Llama or Qwen3 some of whose linear layers are codes: bf16 where vLLM has it, `quantize(x, module)` in front of these
-    products. w: {name: values}."""
+    """Computes a layer of Llama or Qwen3 with some coded linear layers: bf16 where vLLM uses it, and `quantize(x, module)`
+    before their products. w: {name: values}."""
     w = {n.removeprefix(f"model.layers.{layer}."): t for n, t in w.items() if n.startswith(f"model.layers.{layer}.")}
     x = bf16(x)
     at = lambda name: f"model.layers.{layer}.{name}_proj"
@@ -50,7 +50,7 @@ def served_layer(m, layer, x, w, quantize, coded):
 
 
 def decoded(path):
-    """{name: values} of a checkpoint with FP8 codes, scales a row or in blocks, or int8 codes."""
+    """Returns {name: values} of a checkpoint with FP8 codes and scales per row or block, or int8 codes."""
     values = {name: array.astype(np.float64) for name, array in load(path).items()}
     for name in [n for n in values if n.endswith(".weight")]:
         for scale in (values.get(f"{name}_scale_inv"), values.get(f"{name}_scale")):
@@ -61,13 +61,14 @@ def decoded(path):
 
 
 def write_both(tmp_path, m):
-    """The model, and its tokens in t.txt."""
+    """Writes the model, and its tokens to t.txt."""
     (tmp_path / "t.txt").write_text("\n".join(" ".join(map(str, row)) for row in m.tokens))
     return m.write(tmp_path / "a")
 
 
 def check_layers(m, w, found, quantize, coded):
-    """Each layer alone, on the source's input, has the error that NumPy gives it. A value near a tie may be rounded to the other side."""
+    """Checks that each layer, computed from the source's input, has the error that NumPy finds. A value near a tie may be
+    rounded to the other side."""
     x = m.tensors["model.embed_tokens.weight"].astype(np.float64)[m.tokens]
     for layer in range(LAYERS):
         behind, _ = m.run_layer(layer, x, m.tensors)
@@ -80,8 +81,8 @@ def check_layers(m, w, found, quantize, coded):
     ("llama", "fp8-block", [None, "fp8-block", "int8-azp"]), ("qwen3", "fp8-channel", [None, "fp8-token", "none"]),
     ("llama", "int8-channel", [None, "int8-token"])])
 def test_a_pass_as_it_is_served(tmp_path, verify, quantize, family, scheme, kinds):
-    """The model's own pass, layer by layer on the source's input, is that of NumPy: rounding to BF16 included. A value near a
-    tie may fall on the other side, so that both are not equal to the last bit."""
+    """The served pass, layer by layer from the source's input, equals that of NumPy, with roundings to BF16. Values near a
+    tie may be rounded to the other side, so the last bits may differ."""
     m = Whole(family)
     src = write_both(tmp_path, m)
     dst = quantize(src, "--scheme", scheme)
@@ -99,7 +100,7 @@ RANGE = (-2.5, 3.0)  # narrower than what comes, so that values are clipped
 
 
 def static_fp8(tensors, config, method):
-    """FP8 with a scale a tensor, of weights and of inputs, as quant_method fp8 has it, or compressed-tensors."""
+    """Makes FP8 with a scale per tensor for weights and inputs, in the form of quant_method fp8 or of compressed-tensors."""
     out = dict(tensors)
     for name in [n for n in tensors if n.endswith("_proj.weight")]:
         module, x = name.removesuffix(".weight"), tensors[name].astype(np.float32)
@@ -135,7 +136,7 @@ STATED = {
 
 
 def made(tmp_path, m, src, how, quantize):
-    """A checkpoint, its tensors, and the values of its weights by NumPy."""
+    """Returns a checkpoint, its tensors, and the values of its weights by NumPy."""
     modules = [n.removesuffix(".weight") for n in m.tensors if n.endswith("_proj.weight")]
     if isinstance(how, str):
         dst = write(tmp_path / "static", *static_fp8(m.tensors, m.config, how))
@@ -156,7 +157,7 @@ def made(tmp_path, m, src, how, quantize):
 
 @pytest.mark.parametrize("name", STATED)
 def test_inputs_as_the_checkpoint_states_them(tmp_path, verify, quantize, name):
-    """Static scales, some values beyond them, and groups of NVFP4, MXFP4 and MXFP8, as NumPy has them from their formulas."""
+    """Tests static scales with some values beyond the range, and groups of NVFP4, MXFP4 and MXFP8, against NumPy's formulas."""
     m = Whole("llama")
     src = write_both(tmp_path, m)
     how, inputs = STATED[name]
@@ -167,7 +168,7 @@ def test_inputs_as_the_checkpoint_states_them(tmp_path, verify, quantize, name):
 
 @pytest.mark.parametrize("layer", [0, 2])
 def test_a_doubled_scale_is_reported_in_its_layer(tmp_path, tessera, verify, quantize, layer):
-    """The first judgement that fails is that of the layer at fault, with the default limits."""
+    """The first judgement that fails is that of the faulty layer, with the default limits."""
     m = Whole("llama")
     src = m.write(tmp_path / "a")
     dst = quantize(src)
@@ -249,7 +250,7 @@ def test_perplexity_of_both(tmp_path, tessera):
 
 
 def test_weights_are_never_held_whole(tmp_path, tessera):
-    """85 MB of weights, 340 MB in double, go by in a process of less than 64 MB."""
+    """85 MB of weights, 340 MB in double, are processed in less than 64 MB."""
     config = BASE | {"model_type": "llama", "hidden_size": 512, "intermediate_size": 4096, "num_hidden_layers": 6, "head_dim": 128}
     rng, tensors = np.random.default_rng(1), {"model.norm.weight": np.ones(512, BF16)}
     pool = (rng.standard_normal(4096 * 512) / 23).astype(BF16)

@@ -17,7 +17,7 @@ KERNELS = ["reference", "model promoted", "model unpromoted"]
 
 
 class Model:
-    """A linear layer and four experts in block FP8, and what they were made from."""
+    """Is a linear layer and four experts in block FP8, with their originals."""
 
     def __init__(self, folder):
         rng = np.random.default_rng(5)
@@ -54,7 +54,7 @@ def test_sound_products_pass(options, verify, model):
 
 @pytest.mark.parametrize("options", [(), ("--scaling", "128x128"), ("--scaling", "64x128")])
 def test_scales_near_the_end_of_the_range_pass(verify, checkpoint, quantize, options):
-    """This checkpoint has blocks of subnormal numbers: what FP32 loses there is in the bounds."""
+    """The checkpoint has blocks of subnormal numbers. The bounds include FP32's rounding of them."""
     src = checkpoint("deepseek-v3")
     code, result = verify("gemm", quantize(src), "--against", src, "--tokens", "8", *options)
     assert code == 0, [(j["subject"], j["what"], j["fault"]) for j in result["judgements"] if not j["passed"]]
@@ -63,7 +63,7 @@ def test_scales_near_the_end_of_the_range_pass(verify, checkpoint, quantize, opt
 
 @pytest.mark.parametrize("rows, fits", [(1 << 20, True), ((1 << 20) + 1, False), ((1 << 63) - 1, False)])
 def test_blocks_larger_than_the_weight(verify, model, tessera, rows, fits):
-    """Memory goes by the weight's rows, and what no weight has is refused."""
+    """Memory depends on the weight's rows. A block size that no weight has is rejected."""
     for name, w in model.source.items():
         scales = np.abs(w.astype(np.float32)).reshape(384, 5, 128).max((0, 2))[None] / 448
         model.output[name] = (w.astype(np.float32) / np.repeat(scales, 128, 1)).astype(model.output[name].dtype)
@@ -89,7 +89,8 @@ def test_what_promotion_buys(verify, checkpoint, quantize):
 
 
 def test_figures_are_what_numpy_finds(verify, tmp_path):
-    """One layer of exact numbers: the product of quantized operands, and its distance from the original, by hand."""
+    """One layer has exact numbers. The product of the quantized operands and its distance from the original are computed by
+    hand."""
     rng = np.random.default_rng(3)
     w, x = rng.standard_normal((128, 256)).astype(BF16), rng.standard_normal((8, 256)).astype(BF16)
     codes, scales = fp8_oracle.quantize(w)
@@ -118,7 +119,7 @@ def sums_of(result):
 
 @pytest.mark.parametrize("scaling", ["1x128", "64x128"])
 def test_ranks_add_up(verify, model, scaling):
-    """640 input features are five blocks of scales, one for each rank. Only row-parallel layers are divided."""
+    """640 input features are five blocks of scales, one per rank. Only row-parallel layers are divided."""
     dst, src = model.write()
     code, result = verify("gemm", dst, "--against", src, "--tp", "5", "--scaling", scaling)
     assert code == 0, [j for j in result["judgements"] if not j["passed"]]
@@ -246,7 +247,7 @@ def test_sound_epilogues_pass(int8, verify):
 
 @pytest.mark.parametrize("old_name", [False, True])
 def test_shifted_azp_adj_is_found(int8, verify, old_name):
-    """Under its name, and under the one that earlier versions gave it: the weight's own."""
+    """Tests its own name, and the name of the weight, which earlier versions used."""
     dst = int8[1]
     path = dst / "tessera-azp.safetensors"
     _, tensors = harness.read_safetensors(path)

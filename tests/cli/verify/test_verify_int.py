@@ -31,7 +31,7 @@ def source(tmp_path):
 
 
 def inputs(tmp_path, tokens=16, scale=1.0):
-    """A file of activations for every module, and the arrays."""
+    """Makes a file of activations for every module, and the arrays."""
     rng = np.random.default_rng(9)
     arrays = {m: (rng.standard_normal((tokens, shape[1])) * scale).astype(BF16) for m, shape in SHAPES.items()}
     path = tmp_path / "inputs.safetensors"
@@ -40,7 +40,7 @@ def inputs(tmp_path, tokens=16, scale=1.0):
 
 
 def edit(path, name, change):
-    """Replaces a tensor of a file by what `change` makes of its array; None takes it away."""
+    """Replaces a tensor of a file by `change` of its array; None removes it."""
     metadata, tensors = harness.read_safetensors(path)
     dtype, shape, _ = tensors[name]
     changed = change(read(path)[name].copy())
@@ -60,13 +60,13 @@ def faults(result):
 
 
 def unpacked(words, axis, count):
-    """The int4 codes of words along an axis, the first in the lowest bits."""
+    """Returns the int4 codes of words along an axis, the first in the lowest bits."""
     nibbles = np.moveaxis(words, axis, -1).view(np.uint32)[..., None] >> (4 * np.arange(8, dtype=np.uint32)) & 15
     return np.moveaxis(nibbles.reshape(*nibbles.shape[:-2], -1)[..., :count].astype(np.int64) - 8, -1, axis)
 
 
 def operands(dst, module):
-    """(codes, scales, zero points or None), the latter two spread over the columns, in double."""
+    """Returns (codes, scales, zero points or None) in double. Scales and zero points are expanded to all columns."""
     tensors = {n.removeprefix(module + "."): x for n, x in read(dst / "model.safetensors").items() if n.startswith(module + ".")}
     rows, cols = SHAPES[module]
     scales = tensors["weight_scale"].astype(np.float64)
@@ -200,7 +200,7 @@ def test_products_do_not_depend_on_threads(source, quantize, verify):
 
 
 def calibrated(tmp_path, quantize, src, zero_points, x, reach=1.0):
-    """W8A8 with static inputs whose ranges are those of x, times `reach`."""
+    """Makes W8A8 with static inputs whose ranges are those of x, times `reach`."""
     ranges = {m: {"min": reach * float(a.min()), "max": reach * float(a.max())} for m, a in x.items()}
     path = tmp_path / "ranges.json"
     path.write_text(json.dumps(ranges))

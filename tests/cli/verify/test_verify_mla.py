@@ -24,7 +24,7 @@ def save(path, stages):
 
 @pytest.fixture
 def verify(tessera, tmp_path):
-    """verify(dst, *options) -> {what: judgement}"""
+    """Returns verify(dst, *options) -> {what: judgement}."""
 
     def run(dst, *options):
         junit = tmp_path / "junit.xml"
@@ -176,7 +176,7 @@ def test_a_config_that_lost_mscale_is_named(tmp_path, verify):
 
 
 def test_devices(tessera, tmp_path, monkeypatch):
-    """Without a GPU, cuda is refused, and auto says that it took the CPU; phases are reported in both cases."""
+    """Without a GPU, cuda is rejected, and auto reports that it used the CPU. Phases are reported in both cases."""
     dst = Model().write(tmp_path / "m")
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     code, _, err = harness.run(tessera, ["verify", "mla", dst, "--device", "cuda"])

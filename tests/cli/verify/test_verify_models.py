@@ -14,7 +14,7 @@ import stored_oracle as stored
 
 
 def coded_llama(tessera, maker, quantize, tmp_path, kind):
-    """(source, the same with every linear layer as codes, and that in F32)."""
+    """Makes (source, the same with all linear layers as codes, and the decoded values in F32)."""
     src = Path(harness.make_checkpoint(maker, "llama", tmp_path / "llama"))
     source = {n: t for path in src.glob("*.safetensors") for n, t in stored.read_any(path).items()}
     config = json.loads((src / "config.json").read_text())
@@ -49,7 +49,7 @@ def coded_llama(tessera, maker, quantize, tmp_path, kind):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_forward(kind, tessera, maker, quantize, tmp_path):
-    """A model of codes does what the same values in F32 do; and against its source it loses what the kind costs."""
+    """A coded model computes the same as its values in F32. Against its source it has the error of the kind."""
     src, coded, plain = coded_llama(tessera, maker, quantize, tmp_path, kind)
 
     inputs = ["--activations", "none"] if kind == "mxfp6_e3m2" else []
@@ -76,7 +76,7 @@ def test_checks_of_kernels_name_what_they_have_none_for(check, kind, title, tess
 
 
 def test_a_mixed_checkpoint_is_checked_by_kind(verify, tmp_path):
-    """int4 beside NVFP4, as compressed-tensors' mixed-precision has it: each by its own kernels."""
+    """int4 and NVFP4 occur together in the mixed-precision form of compressed-tensors. Each is checked with its own kernels."""
     c, rng = Coded("nvfp4", (128, 256)), np.random.default_rng(9)
     other = "model.layers.0.mlp.up_proj.weight"
     c.tensors |= {other + "_packed": stored.words(rng.integers(0, 16, (64, 256)).astype(np.uint8)),

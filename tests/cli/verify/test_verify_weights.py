@@ -20,7 +20,7 @@ CHECKS = {"names", "shapes", "scales", "codes", "values", "blocks", "config"}
 
 @pytest.fixture
 def verify(tessera, tmp_path):
-    """verify(dst, src, *options) -> (exit code, {check: [(where, what)]}, text)."""
+    """Returns verify(dst, src, *options) -> (exit code, {check: [(where, what)]}, text)."""
 
     def run(dst, src, *options):
         junit = tmp_path / "junit.xml"
@@ -63,7 +63,7 @@ def test_a_copy_passes(checkpoint, verify):
 
 
 class Model:
-    """Four experts, their block FP8, and a norm; change it, then write it."""
+    """Is four experts, their block FP8, and a norm. Tests change it and then write it."""
 
     def __init__(self, tmp_path):
         rng = np.random.default_rng(8)
@@ -134,7 +134,7 @@ def test_one_wrong_scale(verify, model):
 
 @pytest.mark.parametrize("third", [1, 3])
 def test_two_swapped_scales(third, verify, model):
-    """Both blocks are named, and the diagnosis comes first; with a third wrong scale they are no longer a pair."""
+    """Both blocks are named, and the diagnosis comes first. With a third wrong scale they are not a pair."""
     scales = model.scales()
     scales[0, 1], scales[2, 3] = scales[2, 3], scales[0, 1]
     scales[1, 4] *= third
@@ -145,7 +145,7 @@ def test_two_swapped_scales(third, verify, model):
 
 
 def test_a_scale_in_the_place_of_another_is_no_swap(verify, model):
-    """Two scales are wrong, and only one of them is the other's."""
+    """Two scales are wrong, but only one of them is the other's."""
     scales = model.scales()
     scales[0, 1], scales[2, 3] = scales[2, 3], scales[2, 3] * 3
     what = dict(expect(verify, model, "values", EXPERTS[0])["values"])[EXPERTS[0]]
@@ -163,7 +163,7 @@ def test_swapped_experts(verify, model):
 
 @pytest.mark.parametrize("bit", range(8))
 def test_one_flipped_bit_of_a_code(bit, verify, model):
-    """Also the lowest, which moves a value by one step."""
+    """Tests also the lowest bit, which changes a value by one step."""
     codes = model.output[EXPERTS[2]].view(np.uint8)
     at = tuple(np.argwhere((codes & 0x7F) == 0x55)[-1])
     codes[at] ^= 1 << bit
@@ -226,7 +226,7 @@ def test_nan_code(verify, model):
 
 
 def test_a_better_scale(verify, model):
-    """Scales far too large: the codes are the nearest ones, but among e4m3's subnormals."""
+    """The scales are much too large. The codes are the nearest ones, but among e4m3's subnormals."""
     scales = model.scales() * np.float32(2**14)
     model.output[EXPERTS[0]] = fp8_oracle.codes_of(model.source[EXPERTS[0]].astype(np.float32), scales)
     model.output[EXPERTS[0] + "_scale_inv"] = scales
@@ -235,7 +235,7 @@ def test_a_better_scale(verify, model):
 
 @pytest.mark.parametrize("options", [(), ("--scales", "mse")], ids=str)
 def test_a_block_that_one_value_carries(options, verify, quantize, model):
-    """amax/448 would be exact for it, but is no power of two: log-uniform weights have such blocks."""
+    """amax/448 would be exact for the block, but is not a power of two. Log-uniform weights have such blocks."""
     for i, name in enumerate(EXPERTS):
         model.source[name][:128, :128] = model.source[name][:128, :128].astype(np.float32) * np.float32(2.0**-20)
         model.source[name][5, 7] = 1.0625
@@ -297,7 +297,7 @@ def test_spaces_behind_an_escaped_quote_belong_to_the_value(verify, model):
 
 
 def test_values_of_several_lines_are_shown_on_one(verify, model):
-    """config.json as transformers writes it has an element a line."""
+    """transformers writes config.json with one array element per line."""
     dst, src = model.write()
     for folder, names in ((dst, ["A B", "C\\"]), (src, ["A B", "D"])):
         path = folder / "config.json"
@@ -313,7 +313,7 @@ def test_fp8_without_its_configuration(verify, model):
 
 
 def test_codes_swapped_without_their_scales(verify, model):
-    """The values are then those of no tensor; the codes still are."""
+    """The decoded values match no tensor, but the codes do."""
     a, b = EXPERTS[1], EXPERTS[3]
     model.output[b + "_scale_inv"] *= np.float32(3)
     model.output[a], model.output[b] = model.output[b], model.output[a]
@@ -387,7 +387,7 @@ INTEGERS = {"int8": ("--scheme", "int8-channel"), "int8, packed": ("--scheme", "
 
 @pytest.mark.parametrize("scheme", INTEGERS.values(), ids=INTEGERS)
 def test_outliers_of_integers_are_no_fault(scheme, tessera, tmp_path, quantize, verify):
-    """One value of each group is so large that the others are coarse: SQNR is low, and has to be."""
+    """One value of each group is so large that the others are coarse. The low SQNR is correct."""
     limit, far = (10, 30) if "int4" in scheme[1] else (30, 300)
     w = np.random.default_rng(5).standard_normal((256, 4096))
     w[:, ::4096 if "int8" in scheme[1] or "0" in scheme else 128] = far
@@ -404,7 +404,7 @@ NAME = "model.layers.0.mlp.down_proj.weight"
 
 
 def coarser(w, scale, wanted, bits):
-    """Scales of one factor, and the nearest codes under them, whose SQNR is `wanted` (bisected)."""
+    """Returns scales of one factor, and the nearest codes, with the SQNR `wanted` (by bisection)."""
     x, high, low, far = w.astype(np.float64), 2 ** (bits - 1) - 1, 1.0, 64.0
     for _ in range(40):
         middle = (low * far) ** 0.5
@@ -422,7 +422,8 @@ def coarser(w, scale, wanted, bits):
 
 @pytest.mark.parametrize("scheme, bits, limit", [("int8-channel", 8, 30), ("int4-weight-only", 4, 10)])
 def test_the_usual_limits_are_30_and_10_dB(scheme, bits, limit, tessera, tmp_path, quantize, verify):
-    """Scales that are too large make codes coarse, each of them the nearest: just above the limit, and just below."""
+    """Scales that are too large make codes coarse, but each is the nearest. Tests an SQNR just above and just below the
+    limit."""
     w = np.random.default_rng(6).standard_normal((256, 1024)).astype(BF16)
     src, dst = integers(tmp_path, quantize, ("--scheme", scheme), w)
     _, tensors = harness.read_safetensors(dst / "model.safetensors")
@@ -443,7 +444,7 @@ def test_the_usual_limits_are_30_and_10_dB(scheme, bits, limit, tessera, tmp_pat
     assert "FAIL  values  errors of values are beyond the limits: 1 finding\n" in text
 
 def test_a_flipped_bit_of_int4_blames_no_scale(tmp_path, quantize, verify):
-    """In a group of 32, one code that is 8 steps off moves the scale that would fit best."""
+    """In a group of 32, one code that is wrong by 8 steps changes the scale that would fit best."""
     w = np.random.default_rng(7).standard_normal((256, 1024)).astype(BF16)
     src, dst = integers(tmp_path, quantize, ("--scheme", "int4-weight-only", "--group-size", "32"), w)
     _, tensors = harness.read_safetensors(dst / "model.safetensors")
@@ -458,7 +459,7 @@ def test_a_flipped_bit_of_int4_blames_no_scale(tmp_path, quantize, verify):
 
 
 def test_what_was_not_judged_is_said(tessera, tmp_path):
-    """A check that found nothing to look at passes, and says that it looked at nothing."""
+    """A check without subjects passes and reports that it judged nothing."""
     src, dst = (write(tmp_path / name, {"w": np.ones((2, 2), np.float32)}) for name in ("src", "dst"))
     out = harness.succeed(tessera, ["verify", dst, "--against", src, "--junit", tmp_path / "junit.xml"])
     said = {line.split()[1]: "no judgement applies" in line for line in out.splitlines() if line.startswith("PASS")}

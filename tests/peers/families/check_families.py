@@ -37,10 +37,10 @@ def run(*command):
 
 
 def load(model_class, folder):
-    """Returns the dequantized parameters of a quantized model. Raises if its class cannot load it, or finds no scale.
+    """Returns the decoded parameters of a quantized model. Raises if its class cannot load it, or finds no scale.
 
-    It is also loaded as a user loads it: a plain layer that the class builds as quantized then lacks its scale, and the
-    scale of a layer that the class builds as plain is left over."""
+    It is also loaded as users load it. Then an unquantized layer that the class builds as quantized lacks its scale, and the
+    scale of a layer that the class builds as unquantized is unused."""
     import torch
     import transformers
     from tiny_models import FILES

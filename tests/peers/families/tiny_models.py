@@ -222,7 +222,7 @@ def make(model_type, folder):
 
 
 def difference(mine, right, limit):
-    """Returns the first parameter that is not what was saved, with its error; None if all are."""
+    """Returns the first parameter that differs from the saved one, with its error, or None."""
     for name, x in right.items():
         if name not in mine or mine[name].shape != x.shape:
             return f"{name} is {'missing' if name not in mine else list(mine[name].shape)}"

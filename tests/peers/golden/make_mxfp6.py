@@ -19,7 +19,7 @@ SCALES = (0, 1, 2, 100, 127, 128, 200, 250, 252, 253, 254)
 
 
 def quark_packer(element):
-    """Pack_fp6 of Quark, without the imports of its package, which need onnx."""
+    """Returns Pack_fp6 of Quark, without the imports of its package, which need onnx."""
     root = Path(importlib.util.find_spec("quark").submodule_search_locations[0])
     package = types.ModuleType("quark.torch")
     package.__path__ = [str(root / "torch")]
@@ -42,7 +42,7 @@ def ct_packer():
 
 
 def largest_code(element, scale):
-    """The largest magnitude of a code whose product with 2^(scale - 127) is finite in BF16."""
+    """Returns the largest magnitude of a code whose product with 2^(scale - 127) is finite in BF16."""
     bias, mantissa = (1, 3) if element == "e2m3" else (3, 2)
     over = max(0, scale + (3 if element == "e2m3" else 7) - bias - 254)  # binades beyond 2^127
     return 31 - (over << mantissa)

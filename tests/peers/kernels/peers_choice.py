@@ -33,7 +33,7 @@ def stages_of(tokens, rows, k):
 
 
 def cycles_of(m, n, k, groups, tokens, rows, along_m, along_n):
-    """The estimated cycles; None if a cluster has no second wave to serve."""
+    """Returns the estimated cycles; None if a cluster has no second wave."""
     count = -(-m // tokens) * -(-n // rows) * groups
     waves = -(-count // PROCESSORS)
     if along_m * along_n > 1 and waves <= 1:

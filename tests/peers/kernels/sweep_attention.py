@@ -12,7 +12,7 @@ FAST = 2  # TSR_MLA_FAST
 
 
 class Decode(ctypes.Structure):
-    """tsr_mla_decode."""
+    """Is tsr_mla_decode."""
     _fields_ = ([(name, ctypes.c_void_p) for name in ("q", "cache", "block_table", "seqlens", "indices", "out", "lse", "workspace")] +
                 [(name, ctypes.c_int64) for name in ("batch", "s_q", "heads", "pages", "max_pages", "top_k")] +
                 [(name, ctypes.c_int32) for name in ("latent", "rope", "page", "fp8")] +
@@ -20,7 +20,7 @@ class Decode(ctypes.Structure):
 
 
 class FlashDecode(ctypes.Structure):
-    """`decode` of peers_flashmla.cu."""
+    """Is `decode` of peers_flashmla.cu."""
     _fields_ = ([(name, ctypes.c_void_p) for name in ("q", "cache", "out", "block_table", "seqlens", "lse", "plan", "splits", "lse_parts",
                                                       "out_parts")] +
                 [(name, ctypes.c_int) for name in ("batch", "s_q", "heads", "pages", "max_pages", "processors")] +
@@ -28,7 +28,7 @@ class FlashDecode(ctypes.Structure):
 
 
 class Prefill(ctypes.Structure):
-    """tsr_prefill."""
+    """Is tsr_prefill."""
     _fields_ = ([(name, ctypes.c_void_p) for name in ("q", "kv", "k_rope", "cu_seqlens_q", "cu_seqlens_k", "out", "out_f32", "lse",
                                                       "workspace")] +
                 [(name, ctypes.c_int64) for name in ("batch", "heads", "kv_heads", "tokens_q", "tokens_k")] +
@@ -41,7 +41,7 @@ def random(*shape):
 
 
 class Keeper:
-    """Memory on the GPU that lives as long as this."""
+    """Keeps memory on the GPU as long as this object exists."""
 
     def __init__(self):
         self.kept = []
@@ -51,14 +51,14 @@ class Keeper:
         return self.kept[-1]
 
     def workspace(self, function, args, device):
-        """Returns the address of a workspace as large as `function` says, at a multiple of 256."""
+        """Returns the address of a workspace of the size that `function` returns, at a multiple of 256."""
         function.restype = ctypes.c_size_t
         made = self.empty(function(ctypes.byref(args), ctypes.byref(device)) + 256, dtype=torch.uint8)
         return (made.data_ptr() + 255) // 256 * 256
 
 
 class Decoding(Problem):
-    """One batch. The launches of a graph read other pages of the cache, as long as there are some."""
+    """Is one batch. The launches of a graph read different pages of the cache, if there are enough."""
     family, tolerance = "decode", 6e-3
 
     def __init__(self, libraries, cache, shape):
@@ -92,7 +92,7 @@ class Decoding(Problem):
         return relative(self.result[self.judged, -1], self.exact), bool(self.result.isfinite().all())
 
     def in_turn(self, struct, function):
-        """Returns the launch of `function` with one struct for each launch of a graph, whose tables take turns."""
+        """Returns the launch of `function` with one struct for each launch of a graph, whose tables alternate."""
         structs = []
         for i in range(self.launches):
             structs.append(type(struct).from_buffer_copy(struct))
@@ -130,7 +130,7 @@ class Decoding(Problem):
 
 
 class Prefilling(Problem):
-    """One sequence. The launches of a graph have other operands, as long as they are small."""
+    """Is one sequence. The launches of a graph have different operands, if these are small."""
     family, tolerance = "prefill", 8e-3
 
     def __init__(self, libraries, shape):
@@ -183,7 +183,7 @@ class Prefilling(Problem):
         return launch
 
     def cudnn(self):
-        """Returns a launch of cuDNN by PyTorch, whose result is memory of its own and is not compared."""
+        """Returns a launch of cuDNN by PyTorch. Its result has memory of its own and is not compared."""
         def launch(i):
             with sdpa_kernel([SDPBackend.CUDNN_ATTENTION]):
                 torch.nn.functional.scaled_dot_product_attention(*(x[i % self.copies].transpose(0, 1)[None]

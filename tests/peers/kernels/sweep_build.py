@@ -40,7 +40,7 @@ extern "C" int marlin_run(const void *a, const void *w, void *d, void *scales, i
 
 
 def sources():
-    """Tessera's kernels of the sweep, with their headers."""
+    """Returns Tessera's kernels of the sweep with their headers."""
     kernels = ROOT / "kernels" / "cuda"
     names = ("block_fp8_*", "int8_*", "product_*", "mla_*", "index_scores*", "prefill*", "weight_only*", "cublas_lt.cu", "cuda_launch.cu", "*.cuh", "fast_dequant.cuh")
     found = {path for name in names for path in kernels.glob(name)} - {kernels / "block_fp8_convert.cu"}
@@ -58,7 +58,7 @@ def is_current(folder):
 
 
 def experts():
-    """The shapes of the products of experts: layout, groups, rows, N, K."""
+    """Returns the shapes of the products of experts: layout, groups, rows, N, K."""
     return [(*rows, n, k) for n, k, _ in EXPERT_MATRICES for rows in EXPERT_ROWS]
 
 
@@ -78,7 +78,7 @@ class Builder:
         self.objects.mkdir(parents=True, exist_ok=True)
 
     def compile(self, name, source, *flags, always=False):
-        """Promises the object `name` of a source."""
+        """Starts to compile a source to the object `name`."""
         out = self.objects / f"{name}.o"
 
         def work():

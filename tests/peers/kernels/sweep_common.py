@@ -16,7 +16,7 @@ class Error(ctypes.Structure):
 
 
 class Config(ctypes.Structure):
-    """tsr_gemm_config."""
+    """Is tsr_gemm_config."""
     _fields_ = [(name, ctypes.c_int) for name in ("kind", "tokens", "rows", "cluster")]
 
     def __str__(self):
@@ -24,14 +24,14 @@ class Config(ctypes.Structure):
 
 
 class Gemm(ctypes.Structure):
-    """tsr_block_fp8_gemm."""
+    """Is tsr_block_fp8_gemm."""
     _fields_ = ([(name, ctypes.c_void_p) for name in ("a", "w", "scale_a", "scale_w", "d")] +
                 [(name, ctypes.c_int64) for name in ("m", "n", "k", "lda", "ldw", "ldd", "ld_scale_a", "group_m")] +
                 [("out", ctypes.c_int), ("config", Config)])
 
 
 class Device(ctypes.Structure):
-    """tsr_cuda_device."""
+    """Is tsr_cuda_device."""
     _fields_ = [("ordinal", ctypes.c_int), ("arch", ctypes.c_int), ("processors", ctypes.c_int), ("name", ctypes.c_char * 256)]
 
 
@@ -55,14 +55,14 @@ def stream():
 
 
 class Pool:
-    """Memory on the GPU of random values. Parts of it take turns as the operand of a launch."""
+    """Is memory on the GPU with random values. Parts of it alternate as the operand of a launch."""
 
     def __init__(self, values):
         self.values = values
 
     @staticmethod
     def of_codes(size):
-        """Normally distributed e4m3 codes."""
+        """Makes normally distributed e4m3 codes."""
         codes = torch.empty(size, device="cuda", dtype=torch.float8_e4m3fn)
         for part in codes.split(1 << 26):
             part.copy_((torch.randn(part.numel(), device="cuda") * 100).clamp(-448, 448))
@@ -80,7 +80,7 @@ class Pool:
 
 
 def launches_for(us, size):
-    """Returns how many launches a graph has, of this estimated time and with this many bytes to read."""
+    """Returns the number of launches in a graph for this estimated time and number of bytes to read."""
     return max(2, min(MOST_LAUNCHES, max(round(GRAPH_US / us), -(-COLD // size))))
 
 
@@ -108,7 +108,7 @@ def replay_us(graph, launches):
 
 
 def in_turn(candidates, launches, turns=TURNS):
-    """Returns the median time in us of a launch of each candidate, by name. The order is drawn anew in each turn."""
+    """Returns the median time in us of a launch of each candidate, by name. The order is random in each turn."""
     graphs = {name: graph_of(launch, launches) for name, launch in candidates.items()}
     times, names, order = {name: [] for name in graphs}, list(graphs), random.Random(1)
     for _ in range(turns):
@@ -138,18 +138,19 @@ def relative(found, exact):
 
 
 class Problem:
-    """One shape. Its heirs give: family, label, launches of a graph, tolerance, `result`, judge() and candidates(), by name."""
+    """Is one shape. Subclasses have: family, label, launches of a graph, tolerance, `result`, judge() and candidates(), by
+    name."""
     libraries, peers = None, {}
 
     def judge(self):
-        """Returns the relative error of `result` against FP64 in some places, and whether all of it was written."""
+        """Returns the relative error of some elements of `result` against FP64, and whether all of it was written."""
         raise NotImplementedError
 
     def tolerance_of(self, name):
         return self.tolerance
 
     def faults(self, candidates):
-        """Returns what is wrong with the results, as lines. An element that is not written is NaN."""
+        """Returns the faults of the results as lines. An element that is not written is NaN."""
         found = []
         for name, launch in candidates.items():
             self.result.fill_(math.nan)
@@ -161,7 +162,7 @@ class Problem:
         return found
 
     def with_former(self, launch_of):
-        """Returns Tessera's launch and, if another build of it was given, that one's, by name."""
+        """Returns the launches of Tessera and, if another build of it was given, of that one, by name."""
         builds = {"tessera": self.libraries.tessera, "former": self.libraries.former}
         return {name: launch_of(library) for name, library in builds.items() if library}
 

@@ -14,7 +14,7 @@ def up(x, to):
 
 
 class Libraries:
-    """Tessera, another build of it or None, DeepGEMM or None, and as many handles of cuBLASLt as a graph has launches."""
+    """Has Tessera, another build of it or None, DeepGEMM or None, and a handle of cuBLASLt per launch of a graph."""
 
     def __init__(self, tessera, former, deepgemm):
         self.tessera, self.former, self.deepgemm = tessera, former, deepgemm
@@ -29,14 +29,14 @@ class Libraries:
 
 
     def set_overlap(self, overlap):
-        """Lets launches begin while the one before them ends, or not."""
+        """Enables or disables launches that begin before the previous one ends."""
         self.overlap = overlap
         for build in filter(None, (self.tessera, self.former)):
             ctypes.c_int.in_dll(build, "tsr_launches_overlap").value = overlap
 
 
 class Product(Problem):
-    """One product: operands that take turns, how each candidate is launched, and FP64 results of some rows and columns."""
+    """Is one product: alternating operands, the launch of each candidate, and FP64 results of some rows and columns."""
     family, tolerance = "dense", 3e-3
 
     def __init__(self, libraries, codes, tokens, d, shape):
@@ -106,7 +106,7 @@ class Product(Problem):
         return relative(self.result[self.rows][:, self.columns], self.exact), bool(self.result.isfinite().all())
 
     def times_of_tiles(self, tiles, turns=5):
-        """Returns the times of all tiles that are not far too small or too large, by name."""
+        """Returns the times of all tiles of a suitable size, by name."""
         found = {}
         for tile in tiles:
             ctas = -(-self.m // tile.tokens) * -(-self.n // tile.rows) * tile.cluster
@@ -121,7 +121,7 @@ class Product(Problem):
 
 
 def tiles_of(make):
-    """Returns every tile that the library has for the products that `make` makes, by trying all."""
+    """Returns every tile that the library has for the products of `make`, by trying all."""
     product, found = make((64, 256, 1024)), []
     for kind in (WIDE, NARROW):
         for size in (64, 128, 256):

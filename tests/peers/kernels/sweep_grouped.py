@@ -9,13 +9,13 @@ ROOM = 1024  # rows that a masked group has room for
 
 
 class Grouped(ctypes.Structure):
-    """tsr_block_fp8_grouped."""
+    """Is tsr_block_fp8_grouped."""
     _fields_ = [("gemm", Gemm), ("groups", ctypes.c_int64), ("group_of_row", ctypes.c_void_p), ("rows_of_group", ctypes.c_void_p),
                 ("expected_rows", ctypes.c_int64)]
 
 
 class Product(Problem):
-    """One product of several groups."""
+    """Is one product of several groups."""
     family, tolerance = "grouped", 3e-3
 
     def __init__(self, libraries, codes, tokens, d, shape):

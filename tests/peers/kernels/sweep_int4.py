@@ -8,7 +8,7 @@ GROUP = 128
 
 
 class WeightOnly(ctypes.Structure):
-    """tsr_weight_only_gemm."""
+    """Is tsr_weight_only_gemm."""
     _fields_ = ([(name, ctypes.c_void_p) for name in ("a", "w", "scales", "zeros", "d")] +
                 [(name, ctypes.c_int64) for name in ("m", "n", "k", "lda", "ldd", "group")] +
                 [("bits", ctypes.c_int), ("bf16", ctypes.c_bool), ("kind", ctypes.c_int)])
@@ -23,7 +23,7 @@ def as_words(nibbles):
 
 
 def for_tessera(codes):
-    """Packs as layout T: lines of 64 rows of K of four columns; a word has eight rows, the even ones first."""
+    """Packs as layout T: lines of 64 rows of K of four columns. A word has eight rows, the even ones first."""
     k, n = codes.shape
     rows = torch.tensor([[32 * (w // 4) + 2 * (w % 4) + 8 * (s % 4) + s // 4 for s in range(8)] for w in range(8)], device=codes.device)
     lines = codes.view(k // 64, 64, n // 4, 4)[:, rows]  # [k / 64, 8 words, 8, n / 4, 4]
@@ -44,7 +44,7 @@ def for_marlin(codes):
 
 
 class Matrix:
-    """One matrix, packed for each kernel, and some of its columns in FP64."""
+    """Is one matrix, packed for each kernel, and some of its columns in FP64."""
 
     def __init__(self, n, k):
         self.columns = some(n, 512)
@@ -59,7 +59,7 @@ class Matrix:
 
 
 class Product(Problem):
-    """One product. Launch 0 has the matrix itself, and the others have random words in turn."""
+    """Is one product. Launch 0 has the matrix itself, and the others have random words in turn."""
     family, tolerance = "int4", 2e-3
 
     def __init__(self, libraries, words, d, matrix_of, shape):
@@ -97,7 +97,7 @@ class Product(Problem):
         return launch
 
     def cublas(self):
-        """Returns a launch of cuBLAS over weights in fp16, which are random and not compared."""
+        """Returns a launch of cuBLAS with random weights in fp16, whose result is not compared."""
         halves = self.words.values.view(torch.float16)
         count = max(1, halves.numel() // (self.n * self.k))
         wide = [halves[i * self.n * self.k:(i + 1) * self.n * self.k].view(self.n, self.k) for i in range(count)]
@@ -114,7 +114,7 @@ class Product(Problem):
         return super().faults({name: launch for name, launch in candidates.items() if name != "cublas fp16"})
 
     def tolerance_of(self, name):
-        """Marlin adds the parts of K in fp16; up to 0.01 was seen."""
+        """Returns a tolerance. Marlin adds the parts of K in fp16; errors up to 0.01 occurred."""
         return 0.05 if name == "marlin" else self.tolerance
 
     def judge(self):

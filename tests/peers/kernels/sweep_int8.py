@@ -6,7 +6,7 @@ from sweep_common import COPY_RATE, FP8_RATE, Config, Pool, launches_for, pointe
 
 
 class Gemm(ctypes.Structure):
-    """tsr_int8_gemm."""
+    """Is tsr_int8_gemm."""
     _fields_ = ([(name, ctypes.c_void_p) for name in ("a", "w", "scale_a", "scale_w")] +
                 [(name, ctypes.c_bool) for name in ("one_scale_a", "one_scale_w")] +
                 [(name, ctypes.c_void_p) for name in ("azp_with_adj", "azp", "azp_adj", "bias", "d")] +
@@ -22,7 +22,7 @@ def random_codes(size):
 
 
 class Product(sweep_dense.Product):
-    """One product. Results are in BF16."""
+    """Is one product with a BF16 result."""
     family, tolerance = "int8", 3e-3
 
     def __init__(self, libraries, codes, tokens, d, sums, shape):

@@ -136,7 +136,7 @@ def wanted(case, only):
 
 
 def families():
-    """Returns the names of the models, and of those among them that are stored as codes: these are converted, not quantized."""
+    """Returns the names of the models, and of those that are stored as codes, which are converted, not quantized."""
     from families import CODED, FAMILIES  # needs torch
 
     return list(FAMILIES | CODED), CODED
@@ -149,7 +149,7 @@ def edits():
 
 
 def ranges_of(source):
-    """A range for the input of each matrix, no two the same."""
+    """Returns a range for the input of each matrix, all different."""
     from safetensors import safe_open
 
     path, names = source / "ranges.json", []
@@ -161,7 +161,7 @@ def ranges_of(source):
 
 
 def rules_of(source, *schemes):
-    """Rules of attention, routed experts if three schemes are given, and the rest."""
+    """Returns rules for attention, routed experts if three schemes are given, and the rest."""
     matches = [["*.self_attn.*", "*.linear_attn.*"], "*.experts.*", "*"]
     path = source / f"rules-{'-'.join(schemes)}.json"
     path.write_text(json.dumps({"schema": "tessera-rules/1", "rules": [
@@ -176,7 +176,7 @@ def option(text, source):
 
 
 def make(tessera, source, made, plain, options, coded):
-    """Returns Tessera's message if it refuses; else None."""
+    """Makes an output. Returns Tessera's message if it rejects the case, otherwise None."""
     for folder in (made, plain):
         folder.parent.mkdir(parents=True, exist_ok=True)
         shutil.rmtree(folder, ignore_errors=True)
@@ -197,7 +197,7 @@ def make(tessera, source, made, plain, options, coded):
 
 
 def prepare(tessera, work, only):
-    """[(case, quantized, plain, bits)]; cases that Tessera refuses are printed and omitted."""
+    """Returns [(case, quantized, plain, bits)]. Cases that Tessera rejects are printed and omitted."""
     sources, changes, (names, coded) = work / "sources", edits(), families()
     asked = [(name, scheme, options) for name in names for scheme, options in (CONVERSIONS if name in coded else SCHEMES).items()
              if any(wanted(case, only) for case in (f"{name}/{scheme}", *(f"{name}/{scheme}+{edit}" for edit in changes)))]
@@ -241,7 +241,7 @@ def foretold(tessera, made, loader, tps):
 
 
 def ask(loader, jobs, work):
-    """The answers one by one, as they come. The file of jobs has no name, so that two runs may share `work`."""
+    """Yields the answers as they arrive. The file of jobs has no name, so that two runs may share `work`."""
     errors = None if os.environ.get("LOADERS_TRACE") else subprocess.DEVNULL
     with tempfile.TemporaryFile("w+", dir=work) as source:
         source.writelines(json.dumps(job) + "\n" for job in jobs)

@@ -50,7 +50,7 @@ def pad(whole):
 
 
 def plain(word, listed=True):
-    """Casts the layers whose names hold `word`, and lists them."""
+    """Casts the layers whose names contain `word`, and lists them."""
 
     def act(folder):
         cast = []

@@ -127,7 +127,7 @@ def make(name, folder, **other):
 
 
 def make_gpt_oss(folder, **other):
-    """gpt-oss as it is released: experts in MXFP4."""
+    """Makes gpt-oss in the form of its release: experts in MXFP4."""
     make("gpt_oss", folder, **other)
     path, config = Path(folder) / "model.safetensors", Path(folder) / "config.json"
     tensors = load_file(path)
@@ -142,7 +142,8 @@ def make_gpt_oss(folder, **other):
 
 
 def make_deepseek_v4(folder):
-    """DeepSeek-V4 under the names of its release: experts in MXFP4, all other matrices but routers and compressors in FP8."""
+    """Makes DeepSeek-V4 with the names of its release: experts in MXFP4, all other matrices except routers and compressors
+    in FP8."""
     make("deepseek_v4", folder)
     path, config = Path(folder) / "model.safetensors", Path(folder) / "config.json"
     tensors = {name.removeprefix("model.").replace("embed_tokens", "embed").replace("hc_head.hc_", "hc_head_")

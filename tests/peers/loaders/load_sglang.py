@@ -69,12 +69,13 @@ def group(args, tp, rank):
 
 
 def attention(path):
-    """gpt-oss and EXAONE refuse all but a few."""
+    """Returns an attention backend. gpt-oss and EXAONE support only a few."""
     return "triton" if values.config_of(path)["model_type"] in ("gpt_oss", "exaone_moe") else "torch_native"
 
 
 def backend(path):
-    """ModelOpt's NVFP4 experts want a Blackwell, or to be told of Marlin's kernels; the file is read alike."""
+    """Returns a backend of experts. ModelOpt's NVFP4 experts need a Blackwell GPU or Marlin's kernels; the file is read in
+    the same way."""
     return "marlin" if '"modelopt"' in Path(path, "config.json").read_text() else os.environ.get("LOADERS_MOE", "auto")
 
 
@@ -118,7 +119,8 @@ def plain(job, rank):
 
 
 def whole_experts(job, rank, sliced):
-    """In ModelOpt's dialect and with the method mxfp8, SGLang's Mixtral is another class, of which each rank has some experts as they are stored."""
+    """Returns true if each rank has some complete experts: in ModelOpt's dialect and with the method mxfp8, SGLang's Mixtral
+    is another class."""
     stored = values.stored_in(job["plain"])
     experts = {int(name.split(".experts.")[1].split(".")[0]) for name in stored if ".experts." in name}
     mine = torch.tensor(sorted(experts)).tensor_split(job["tp"])[rank].tolist()

@@ -33,7 +33,7 @@ from vllm.platforms.interface import DeviceCapability
 
 
 class Hopper(cuda.NonNvmlCudaPlatform):
-    """A platform that says what an H100 would, over memory of the CPU."""
+    """Is a platform with the properties of an H100 in the memory of the CPU."""
 
     @classmethod
     def get_device_capability(cls, device_id=0):
@@ -70,7 +70,7 @@ from vllm.triton_utils import triton
 
 
 class Config:
-    """A stand-in for a Triton kernel: lists of them are filtered while modules are imported."""
+    """Replaces the configuration of a Triton kernel. Lists of them are filtered while modules are imported."""
 
     def __init__(self, kwargs=None, num_warps=4, num_stages=1, **_):
         self.kwargs, self.num_warps, self.num_stages = kwargs or {}, num_warps, num_stages
@@ -100,7 +100,7 @@ torch.distributed.new_group = lambda ranks=None, *_, **__: new_group(ranks, back
 
 
 class OnCpu(TorchFunctionMode):
-    """Memory that a class asks of "cuda" by name is made on the CPU."""
+    """Allocates memory on the CPU that a class requests on "cuda" by name."""
 
     def __torch_function__(self, function, types, args=(), kwargs=None):
         if kwargs and torch.device(kwargs.get("device") or "cpu").type == "cuda":
@@ -123,7 +123,7 @@ def group(tp, rank):
 
 
 def load(path, tp, rank, dtype):
-    """({name: parameter}, the model) as load_weights left them."""
+    """Returns ({name: parameter}, the model) after load_weights."""
     with group(tp, rank):
         config = EngineArgs(model=path, tensor_parallel_size=tp, enforce_eager=True, skip_tokenizer_init=True,
                             max_model_len=256, dtype=dtype, load_format="safetensors",

@@ -14,12 +14,12 @@ RULES = pathlib.Path(__file__).resolve().parents[3] / "formats/loaders/loaders.c
 
 
 def checked():
-    """Returns the version of each loader that the rules were checked against, as loaders.c has it."""
+    """Returns the version of each loader that the rules were checked against, from loaders.c."""
     return {name.lower(): version for name, version in re.findall(r'^#define (VLLM|SGLANG|TRANSFORMERS)_VERSION +"([\d.]+)"', RULES.read_text(), re.M)}
 
 
 def newest(pip, name):
-    """Returns the newest release, or None where the index does not answer."""
+    """Returns the newest release, or None if the index does not answer."""
     done = subprocess.run([*pip, "index", "versions", name, "--disable-pip-version-check"], capture_output=True, text=True, check=False)
     found = re.match(rf"{name} \((\S+)\)", done.stdout)
     return found[1] if done.returncode == 0 and found else None

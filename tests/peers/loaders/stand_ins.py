@@ -8,7 +8,7 @@ import types
 
 
 class Anything:
-    """Callable, and has every attribute: what a kernel's module offers at import time."""
+    """Replaces a kernel's module at import: callable, with every attribute."""
 
     def __init__(self, *_, **__):
         pass

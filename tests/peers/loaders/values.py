@@ -18,14 +18,14 @@ NOT_LOADED = 0x7b  # what every byte of a parameter is before it is loaded: it m
 
 
 def nibbles(packed, count, offset):
-    """Integers of 4 bits, low ones first, along the last dimension of int32 words."""
+    """Unpacks integers of 4 bits, low ones first, along the last dimension of int32 words."""
     shifts = torch.arange(8, dtype=torch.int32) * 4
     spread = (packed.unsqueeze(-1) >> shifts) & 15
     return spread.flatten(-2)[..., :count] - offset
 
 
 def spread(scale, rows, cols, block, halves):
-    """Scales of blocks as a factor for each value. `halves`: gate and up are one over the other, each in whole blocks."""
+    """Expands scales of blocks to a factor per value. `halves`: gate and up are stacked, each in whole blocks."""
     down = scale.repeat_interleave(block[0], -2)
     if halves:
         half = scale.shape[-2] // 2 * block[0]
@@ -34,7 +34,7 @@ def spread(scale, rows, cols, block, halves):
 
 
 def bytes_of(codes, scale):
-    """8-bit packed words (int8 of compressed-tensors' pack-quantized)."""
+    """Unpacks 8-bit words (int8 of compressed-tensors' pack-quantized)."""
     shifts = torch.arange(4, dtype=torch.int32) * 8
     return ((codes.unsqueeze(-1) >> shifts) & 255).flatten(-2) - 128
 
@@ -61,13 +61,13 @@ def stored_in(path):
 
 
 def is_gpt_oss(path):
-    """gpt-oss's own MXFP4, of which a rank gets whole blocks, and room beyond them that nothing is loaded into."""
+    """Returns true for gpt-oss' own MXFP4. A rank has whole blocks, and padding that no weight is loaded into."""
     return config_of(path).get("quantization_config", {}).get("quant_method") == "mxfp4"
 
 
 @contextlib.contextmanager
 def no_chance():
-    """Memory that a class asks for without filling it holds NaN or the largest integer, and no zeros by chance."""
+    """Fills uninitialized memory of a class with NaN or the largest integer, so that it has no zeros by chance."""
     torch.use_deterministic_algorithms(True)
     try:
         yield
@@ -85,8 +85,8 @@ def fill(model, path):
 
 
 def dealt_out(job, rank, plain):
-    """Returns a rank's part of gpt-oss's experts, cut from the stored ones: blocks of 32 for each, fewer for the last ones,
-    gate and up in turns, and the bias of the sum in one rank only."""
+    """Returns a rank's part of gpt-oss' experts, divided from the stored ones: blocks of 32 for each, fewer for the last
+    ones, gate and up interleaved, and the bias of the sum in one rank only."""
     width = config_of(job["quantized"])["intermediate_size"]
     share = -(-width // 32 // job["tp"]) * 32
     first, last = (min(r * share, width) for r in (rank, rank + 1))
@@ -104,14 +104,15 @@ def dealt_out(job, rank, plain):
 
 
 def powers(scale):
-    """E8M0, whatever dtype it is kept in, and scales of other dtypes as they are."""
+    """Returns E8M0 of any stored dtype as numbers, and other scales unchanged."""
     if scale.dtype != torch.uint8:
         return scale.double()
     return torch.exp2(scale.double() - 127)
 
 
 def global_factor(params, base, matrices):
-    """NVFP4's scale of whole tensors. Of members that are one layer engines take the largest, of an expert the first's."""
+    """Returns NVFP4's scale of whole tensors. Engines use the largest of the members of a fused layer, and the first of an
+    expert's."""
     end = next((end for end in GLOBALS if base + end in params), None)
     if end is None:
         return 1
@@ -121,7 +122,7 @@ def global_factor(params, base, matrices):
 
 
 def small_groups(params, base, codes, scale):
-    """Values of MXFP4, NVFP4 and MXFP8: a scale for 16 or 32 columns of a row."""
+    """Returns values of MXFP4, NVFP4 and MXFP8: a scale per 32 or 16 columns of a row."""
     if codes.dtype != torch.float8_e4m3fn:
         packed = codes.view(torch.uint8)
         whole = E2M1[torch.stack((packed & 15, packed >> 4), -1).flatten(-2).long()]
@@ -139,7 +140,7 @@ def is_pairs(params, base, codes, scale):
 
 
 def pairs(codes, scale):
-    """Values of two's complement codes, the even column in the low half of a byte."""
+    """Returns values of two's complement codes, the even column in the low nibble."""
     low, high = (codes << 4) >> 4, codes >> 4
     return torch.stack((low, high), -1).flatten(-2).double() * scale.double().repeat_interleave(128, -1)
 
@@ -164,8 +165,8 @@ def inputs_of(path):
 
 
 def check_inputs(params, scales):
-    """They have no weight to be compared with: they must have been loaded, and be numbers above 0. A parameter beside whose
-    layer the checkpoint has none is room that the loader drops later."""
+    """Checks input scales. They have no weight to compare with: they must have been loaded, and be above 0. A parameter of a
+    layer without one in the checkpoint is padding that the loader drops later."""
     beside = tuple({name.rsplit(".", 2)[0].rstrip("0123456789").removesuffix(".").partition(".")[2] + "." for name in scales})
     mine = [name for name in params if name.endswith(INPUTS) and name.partition(".")[2].startswith(beside)]  # "backbone" may be "model"
     if scales and not mine:
@@ -179,7 +180,7 @@ def check_inputs(params, scales):
 
 
 def dequantize(params, block, bits=8):
-    """{name: values in F64} of {name: parameter}; scales are gone. `block(name)`: the block of a weight's scales."""
+    """Returns {name: values in F64} of {name: parameter} without scales. `block(name)` is the block of a weight's scales."""
     values = {}
     for name, codes in params.items():
         base = name.removesuffix(PACKED)

@@ -36,7 +36,7 @@ def without_triton(x, amax, global_amax=None, quantize_block_scales=True, larges
 
 
 def modelopt(weight):
-    """(codes, scale bytes, global scale) of its preset NVFP4_FOUR_OVER_SIX_CFG."""
+    """Returns (codes, scale bytes, global scale) of its preset NVFP4_FOUR_OVER_SIX_CFG."""
     tensor_quantizer.static_blockwise_fp4_fake_quant = without_triton
     model = torch.nn.Sequential(torch.nn.Linear(COLS, ROWS, bias=False)).to(weight.dtype)
     model[0].weight.data = weight.clone()
@@ -47,7 +47,7 @@ def modelopt(weight):
 
 
 def compressed_tensors(weight):
-    """The scales by compressed-tensors' functions for 6 and 4, and the choice between them by sums in FP32."""
+    """Returns the scales by compressed-tensors' functions for 6 and 4, and the choice between them by FP32 sums."""
     args = QuantizationArgs(num_bits=4, type="float", strategy="tensor_group", group_size=16, symmetric=True,
                             scale_dtype=torch.float8_e4m3fn, zp_dtype=torch.float8_e4m3fn)
     token = args.model_copy(update={"strategy": "token"})
@@ -62,14 +62,15 @@ def compressed_tensors(weight):
 
 
 def weight_of(seed):
-    """BF16, and each fourth in FP32; amax of rows differs by orders of magnitude."""
+    """Makes BF16 weights, and every fourth in FP32. amax of rows differs by orders of magnitude."""
     torch.manual_seed(seed)
     weight = torch.randn(ROWS, COLS) * torch.exp(torch.randn(ROWS, 1))
     return weight if seed % 4 == 3 else weight.bfloat16()
 
 
 def count(made, dialect, seed):
-    """(groups, groups with another scale): theirs has no smaller error, and all other bytes are equal."""
+    """Returns (groups, groups with another scale). Checks that their error is not smaller, and that all other bytes are
+    equal."""
     weight = weight_of(seed)
     array = weight.view(torch.int16).numpy().view(mx.BF16) if weight.dtype == torch.bfloat16 else weight.numpy()
     amax = np.abs(mx.f32(array)).max()

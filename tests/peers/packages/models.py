@@ -8,7 +8,7 @@ from checkpoints import shards
 
 
 def load(directory):
-    """{name: tensor} of a model's files, by the safetensors package."""
+    """Returns {name: tensor} of a model's files, by the safetensors package."""
     return {name: tensor for path in shards(directory) if not path.name.startswith("tessera-")
             for name, tensor in safetensors.torch.load_file(path).items()}
 
@@ -18,7 +18,7 @@ def config_of(directory):
 
 
 def of_linear_layers(weights):
-    """An empty tree of modules with these linear layers: {module: weight}."""
+    """Makes a tree of modules with these linear layers: {module: weight}."""
     model = torch.nn.Module()
     for name, weight in weights.items():
         *path, leaf = name.split(".")
@@ -42,7 +42,7 @@ def bytes_of(tensor):
 
 
 def same_values(a, b):
-    """Compares BF16 or FP32, where zeros may differ in sign."""
+    """Compares BF16 or FP32. Zeros may differ in sign."""
     return a.dtype == b.dtype and a.shape == b.shape and torch.equal(a, b)
 
 

@@ -39,7 +39,7 @@ WRITTEN = {
 
 @pytest.fixture
 def written(quantize, tmp_path):
-    """written(job) -> (directory, {module: weight}) of what tessera makes of a small Llama in BF16."""
+    """Returns written(job) -> (directory, {module: weight}) of Tessera's output for a small Llama in BF16."""
     def run(job):
         src, weights = mx.model(tmp_path / "src")
         scheme, *options = WRITTEN[job][0]
@@ -53,12 +53,12 @@ def written(quantize, tmp_path):
 
 
 def all_layers(weights):
-    """With the one that stays as it is."""
+    """Returns all layers, also the unquantized one."""
     return {**weights, "lm_head": torch.zeros(mx.KEPT["lm_head"], dtype=torch.bfloat16)}
 
 
 def prepared(config, weights):
-    """(what compresses, a model of these layers, prepared as transformers does before it loads)."""
+    """Returns (compressor, a model of these layers prepared as transformers does before loading)."""
     compressor = ModelCompressor.from_compression_config(CompressedTensorsConfig.from_dict(dict(config)))
     model = of_linear_layers(all_layers(weights))
     apply_quantization_config(model, compressor.quantization_config)
@@ -66,7 +66,7 @@ def prepared(config, weights):
 
 
 def loaded(directory, weights):
-    """The model with what the directory holds: every name has to be known, every shape has to fit."""
+    """Loads the directory into the model. Every name must be known, and every shape must fit."""
     compressor, model = prepared(config_of(directory)["quantization_config"], weights)
     compressor.compress_model(model)
     tensors = {name: t for name, t in load(directory).items() if "norm" not in name and "embed" not in name}
@@ -100,7 +100,7 @@ MOVED = {
 
 
 def moved(m, src, convert, options):
-    """The directory of what a module becomes, beside a head that is not quantized."""
+    """Returns the directory of a converted module and an unquantized head."""
     src.mkdir()
     head = ("BF16", list(mx.KEPT["lm_head"]), bytes(2 * mx.KEPT["lm_head"][0] * mx.KEPT["lm_head"][1]))
     harness.write_safetensors(src / "model.safetensors", {**m.tensors, "lm_head.weight": head}, {"format": "pt"})
@@ -110,7 +110,7 @@ def moved(m, src, convert, options):
 
 @pytest.mark.parametrize("name", MOVED)
 def test_moved_integers(name, tmp_path, convert):
-    """The values of the source, in the dtype of its scales: the package multiplies in it."""
+    """Tests the values of the source in the dtype of its scales, in which the package multiplies."""
     m, options = MOVED[name]
     dst = moved(m, tmp_path / "src", convert, options)
     values = torch.from_numpy(m.values.copy()).to(torch.bfloat16 if name.startswith("packed") else torch.float16)
@@ -119,14 +119,14 @@ def test_moved_integers(name, tmp_path, convert):
 
 
 def test_the_order_of_activations_is_refused(tmp_path, convert):
-    """The warning is true: this release has no place for it any more."""
+    """The warning is true: this release has no parameter for it."""
     dst = moved(f.gptq(X, order=True, zeros="middle"), tmp_path / "src", convert, [])
     with pytest.raises(ValueError, match="actorder='group' has been removed"):
         loaded(dst, {X: torch.zeros(72, 160)})
 
 
 def test_the_scheme_of_a_cache(tmp_path, convert):
-    """ModelOpt's statement of the KV cache is a static FP8 cache, one scale per tensor, to the package."""
+    """The package reads ModelOpt's description of the KV cache as a static FP8 cache with one scale per tensor."""
     a = "model.layers.0.self_attn."
     m = f.nvfp4(a + "k_proj", "modelopt", inputs=False)
     src = tmp_path / "src"
@@ -150,7 +150,7 @@ def observe(weight, args, amax):
 
 
 def their_own(weights, config):
-    """(compressor, model) that the package has compressed from these weights."""
+    """Returns (compressor, model) that the package has compressed from these weights."""
     compressor, model = prepared(config, weights)
     for module, weight in weights.items():
         layer = model.get_submodule(module)
@@ -170,7 +170,7 @@ def their_own(weights, config):
 
 @pytest.mark.parametrize("job", [job for job, (_, same) in WRITTEN.items() if same])
 def test_bytes(job, written):
-    """Codes, scales and global scales."""
+    """Compares codes, scales and global scales."""
     dst, weights = written(job)
     ours, (_, model) = load(dst), their_own(weights, config_of(dst)["quantization_config"])
     for name, tensor in model.state_dict().items():
@@ -183,7 +183,8 @@ PRESETS = ["NVFP4", "NVFP4A16", "MXFP4", "MXFP4A16", "MXFP8", "MXFP8A16", "W4A16
 
 @pytest.fixture
 def theirs(tmp_path):
-    """theirs(preset) -> (directory, {weight: the value that the package reads back}, source) of a checkpoint that it wrote."""
+    """Returns theirs(preset) -> (directory, {weight: the value that the package reads back}, source) of a checkpoint that it
+    wrote."""
     def run(preset):
         src, arrays = mx.model(tmp_path / "src", modules={name: (shape[0], 128) for name, shape in mx.LLAMA.items()})
         plain = load(src)

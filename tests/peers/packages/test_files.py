@@ -20,7 +20,7 @@ SCHEMES = ["fp8-block", "fp8-channel", "int8-channel", "int8-weight-only", "int4
 
 
 def check_loads(path):
-    """Each tensor by safe_open, in its dtype, with the bytes that stand in the file."""
+    """Reads each tensor by safe_open in its dtype, and compares the bytes with those of the file."""
     wanted = harness.read_safetensors(path)[1]
     with safetensors.safe_open(path, "pt") as file:
         assert sorted(file.keys()) == sorted(wanted)
@@ -44,7 +44,7 @@ def test_what_is_quantized(scheme, quantize, tmp_path):
 
 
 def test_dtypes_that_are_kept(convert, tmp_path):
-    """F8_E8M0 and F4 go through an archive and come back; torch and ml_dtypes say the same numbers."""
+    """F8_E8M0 and F4 are restored from an archive. torch and ml_dtypes decode the same numbers."""
     module = f.fp8_block(WQ_A, rows=256, cols=384)
     expert = f.mxfp4(W1, rows=64, cols=256, **{**V4_EXPERTS, "dtypes": ("F4", "F8_E8M0")})
     src = stored(tmp_path / "src", module._replace(tensors={**module.tensors, **expert.tensors}))
@@ -67,7 +67,7 @@ def test_dtypes_that_are_kept(convert, tmp_path):
 
 @pytest.mark.parametrize("dtypes", [("F4", "F8_E8M0"), ("I8", "F8_E8M0"), ("U8", "U8")], ids="-".join)
 def test_reading_what_it_writes(dtypes, convert, tessera, tmp_path):
-    """Codes as float4_e2m1fn_x2, scales as float8_e8m0fnu, saved by the package: the same values as of plain bytes."""
+    """The package saves codes as float4_e2m1fn_x2 and scales as float8_e8m0fnu. The values equal those of bytes."""
     expert = f.mxfp4(W1, rows=64, cols=256, **{**V4_EXPERTS, "dtypes": dtypes})
     plain = stored(tmp_path / "plain", expert)
     theirs = tmp_path / "theirs"

@@ -19,7 +19,7 @@ RANGE = (-3, 4.5)
 
 @pytest.fixture
 def written(quantize, tmp_path):
-    """written(scheme) -> (directory, {module: BF16 weight}, source)."""
+    """Returns written(scheme) -> (directory, {module: BF16 weight}, source)."""
     def run(scheme):
         src, arrays = mx.model(tmp_path / "src")
         options = []
@@ -34,7 +34,7 @@ def written(quantize, tmp_path):
 
 
 def made(weights, module, scheme):
-    """{suffix: tensor} as ModelOpt exports this weight."""
+    """Returns {suffix: tensor} as ModelOpt exports this weight."""
     weight = weights[module].clone()
     if scheme == "fp8-tensor":
         amax = max(weights[member].abs().max().float() for member in mx.joined(module, weights))
@@ -54,7 +54,7 @@ def made(weights, module, scheme):
 
 
 def dequantized(parts, shape):
-    """The values that ModelOpt computes, in BF16."""
+    """Returns the values that ModelOpt computes, in BF16."""
     if "input_scale" in parts and parts["weight"].dtype == torch.float8_e4m3fn:
         return FP8QTensor(shape, torch.bfloat16, parts["weight"]).dequantize(torch.float32, scale=parts["weight_scale"]).bfloat16()
     if parts["weight"].dtype == torch.float8_e4m3fn:
@@ -72,7 +72,7 @@ SCHEMES = ["fp8-tensor", "nvfp4", "nvfp4-weight-only", "mxfp8"]
 
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_bytes(scheme, written):
-    """Each tensor of each weight."""
+    """Compares each tensor of each weight."""
     dst, weights, _ = written(scheme)
     ours = load(dst)
     for module in weights:
@@ -94,7 +94,7 @@ def test_values(scheme, written, convert):
 
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_reading(scheme, written, convert, tessera, tmp_path):
-    """A checkpoint with tensors that ModelOpt made, and the configuration that our tests hold to be its."""
+    """Reads a checkpoint with ModelOpt's tensors and the configuration that our tests use for it."""
     dst, weights, src = written(scheme)
     theirs = {f"{module}.{suffix}": tensor.contiguous() for module in weights
               for suffix, tensor in made(weights, module, scheme).items()}
@@ -114,7 +114,7 @@ def test_reading(scheme, written, convert, tessera, tmp_path):
 
 
 def test_reading_mxfp4(convert, tmp_path):
-    """Its MXFP4, whose ties go toward zero and whose zeros have code 8, as Quark stores it."""
+    """Reads ModelOpt's MXFP4 in Quark's form. Its ties go toward zero, and its zeros have code 8."""
     src, arrays = mx.model(tmp_path / "src")
     plain = load(src)
     tensors, wanted = {}, {}
@@ -135,8 +135,8 @@ def test_reading_mxfp4(convert, tmp_path):
 
 
 def test_mixed_precision_config(quantize, tmp_path):
-    """ModelOpt converts the hf_quant_config.json of a mixture to config.json's object, group for group, once its groups
-    are rid of joined names: quantized_layers has those for SGLang's classes, and they are no modules of the checkpoint."""
+    """ModelOpt converts the hf_quant_config.json of a mixture to the object of config.json, group by group, without the
+    names of fused layers. quantized_layers has these for SGLang's classes; they are no modules of the checkpoint."""
     from modelopt.torch.export.convert_hf_config import convert_hf_quant_config_format
 
     src, _ = mx.model(tmp_path / "src")

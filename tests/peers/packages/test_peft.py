@@ -42,7 +42,7 @@ class Layer(torch.nn.Module):
 
 
 class Model(torch.nn.Module):
-    """The modules of a decoder. Nothing is run, so there is no forward pass."""
+    """Has the modules of a decoder. It is not run, so there is no forward pass."""
 
     def __init__(self):
         super().__init__()
@@ -107,7 +107,7 @@ def test_stacked_experts(tessera, tmp_path, turned, parameters):
 
 
 def test_several_adapters(tessera, tmp_path):
-    """PEFT's add_weighted_adapter of two, without rounding: combination_type "cat"."""
+    """Tests PEFT's add_weighted_adapter of two without rounding: combination_type "cat"."""
     torch.manual_seed(4)
     model, base = Model(), tmp_path / "base"
     base.mkdir()

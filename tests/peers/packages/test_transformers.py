@@ -20,7 +20,7 @@ V4_EXPERTS = {"names": (".weight", ".scale"), "dtypes": ("I8", "F8_E8M0"), "conf
 
 
 def stored(path, module):
-    """A checkpoint that holds this module of tests/common/format_samples.py."""
+    """Makes a checkpoint with this module of tests/common/format_samples.py."""
     make(path, {"model.safetensors": {}}, module.config, model_type="deepseek_v4")
     harness.write_safetensors(path / "model.safetensors", module.tensors, {"format": "pt"})
     return path
@@ -41,7 +41,7 @@ def test_gpt_oss(stack, convert, tmp_path):
 
 @pytest.mark.parametrize("dtype", [BF16, np.float32], ids=["BF16", "F32"])
 def test_gpt_oss_written(dtype, quantize, convert, tmp_path):
-    """From plain stacks: transformers takes our blocks for what tessera does, and for weights close to what they were."""
+    """Unquantized stacks become blocks. transformers decodes the same values as Tessera, close to the original ones."""
     shapes = {"gate_up_proj": (3, 160, 256), "down_proj": (3, 128, 160)}  # [experts, in, out]
     stacks = {TABLE + name: random_weight(shape, i).astype(dtype) for i, (name, shape) in enumerate(shapes.items())}
     src = make(tmp_path / "src", {"model.safetensors": stacks}, None, model_type="gpt_oss", hidden_size=160)
@@ -73,7 +73,7 @@ def test_deepseek_v4(module, convert, tmp_path):
 @pytest.mark.parametrize("options", [("--scheme", "mxfp8", "--dialect", "deepseek"), ("--block", "16x32"),
                                      ("--block", "16x32", "--scale-fmt", "ue8m0"), ("--block", "16x32", "--scales", "mse")], ids=" ".join)
 def test_what_is_written(options, quantize, convert, tmp_path):
-    """Blocks that fit the weights: elsewhere it cannot tell how large they are."""
+    """Tests blocks that divide the weights. For others, transformers cannot determine their size."""
     src, weights = mx.model(tmp_path / "src")
     dst = quantize(src, *options)
     tensors, values = load(dst), load(convert(dst, "--to", "bf16"))

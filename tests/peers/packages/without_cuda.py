@@ -22,7 +22,7 @@ def told(*command):
 
 
 def undefined(library):
-    """Names without their versions."""
+    """Returns undefined names without their versions."""
     return {line.split()[-1].partition("@")[0] for line in told("nm", "-D", "--undefined-only", library).splitlines()}
 
 
@@ -32,8 +32,8 @@ def link(source, target, *options):
 
 
 def stand_ins(folder):
-    """The functions in one library; the others bear the names that are looked for, and lead to it. One library under all the
-    names would not do: the loader of glibc looks for versions in a library whose name a symbol gives, and stops without them."""
+    """Makes the functions in one library. The other names are libraries that link to it, because glibc's loader looks for
+    versions in the library that a symbol names, and stops without them."""
     libraries = sorted(folder.glob("*.so"))
     needed = {match.group() for library in libraries for match in CUDA_LIBRARY.finditer(told("readelf", "-d", library))}
     functions = {name for library in libraries for name in undefined(library) if CUDA_FUNCTION.fullmatch(name)}
@@ -47,7 +47,7 @@ def stand_ins(folder):
 
 
 def give_back(folder):
-    """Headers, and the code for GPUs: a hole in the file, where the file system can make one."""
+    """Frees headers and the code for GPUs by making holes in the files, if the file system supports it."""
     shutil.rmtree(folder / "include", ignore_errors=True)
     library = folder / "lib/libtorch_cuda.so"
     for line in told("readelf", "-SW", library).splitlines():

@@ -10,7 +10,7 @@ from transformers import AutoModelForCausalLM
 
 
 def quantized(source, arguments, tokens):
-    """The model of `source` in FP32 with weights scaled by AWQ. Its forward pass rounds them by `arguments`."""
+    """Returns the model of `source` in FP32 with weights scaled by AWQ. Its forward pass rounds them by `arguments`."""
     model = AutoModelForCausalLM.from_pretrained(source, dtype=torch.float32).eval()
     text = DataLoader([{"input_ids": row, "attention_mask": torch.ones_like(row)} for row in tokens])
     if not torch.cuda.is_available():

@@ -41,7 +41,7 @@ class Tool:
         self.path, self.device, self.where = path, device, where
 
     def run(self, *words):
-        """(the result of --json, seconds)"""
+        """Returns (the result of --json, seconds)."""
         result = self.where / "result.json"
         began = time.monotonic()
         code = subprocess.run([self.path, *map(str, words), "--json", str(result)], stdout=subprocess.DEVNULL).returncode
@@ -50,7 +50,7 @@ class Tool:
         return json.loads(result.read_text()), time.monotonic() - began
 
     def divergence(self, model, source, tokens):
-        """(mean KL in nats, perplexities of source and model)"""
+        """Returns (mean KL in nats, perplexities of source and model)."""
         result, _ = self.run("verify", "forward", model, "--against", source, "--tokens", tokens, "--count", LENGTH, "--exact",
                              "--device", self.device)
         (logits,) = [j for j in result["judgements"] if j["what"] == "logits"]

@@ -86,7 +86,7 @@ def log_probabilities(model, tokens):
 
 @torch.no_grad()
 def quality(model, tokens, reference):
-    """(perplexity, mean KL divergence from the reference in nats)"""
+    """Returns (perplexity, mean KL divergence from the reference in nats)."""
     loss, kl, n = 0.0, 0.0, 0
     for row, before in zip(tokens, reference):
         (now,) = log_probabilities(model, row[None])
@@ -99,7 +99,7 @@ def quality(model, tokens, reference):
 # ---- quantizing ----
 
 def by_tessera(tessera, source, words, where):
-    """The weights of the output, decoded to FP32."""
+    """Returns the weights of the output, decoded to FP32."""
     for command in (["quantize", source, "-o", where / "out", *words, "--quiet"],
                     ["convert", where / "out", "-o", where / "plain", "--to", "bf16", "--dtype", "f32", "--quiet"]):
         subprocess.run([tessera, *map(str, command), "--force"], check=True)
@@ -107,7 +107,7 @@ def by_tessera(tessera, source, words, where):
 
 
 def calibrated(tessera, source, tokens, where, name="hessians"):
-    """The file of calibrate --hessians for these tokens, written once."""
+    """Returns the file of calibrate --hessians for these tokens, written once."""
     path, out = where / "tokens.txt", where / f"{name}.safetensors"
     if not out.exists():
         path.write_text("\n".join(" ".join(map(str, row)) for row in tokens.tolist()))
@@ -118,7 +118,7 @@ def calibrated(tessera, source, tokens, where, name="hessians"):
 
 @torch.no_grad()
 def by_observer(model, weights, arguments, name, importance, tokens):
-    """The weights under an observer of llm-compressor, in FP32."""
+    """Returns the weights with scales of an observer of llm-compressor, in FP32."""
     layers = linears(model)
     for n, layer in layers.items():
         layer.weight.data = weights[n + ".weight"].to(torch.bfloat16)

@@ -12,7 +12,7 @@ from llmcompressor.observers.helpers import fuse_weight_observers
 
 
 def observed(layers, arguments, observer, importance, tokens):
-    """Scales of each linear layer under an observer of llm-compressor."""
+    """Returns scales of each linear layer by an observer of llm-compressor."""
     for name, layer in layers.items():
         layer.weight_observer = Observer.load_from_registry(observer, base_name="weight", args=QuantizationArgs(**arguments, observer=observer))
         if "imatrix" in observer:
@@ -21,11 +21,11 @@ def observed(layers, arguments, observer, importance, tokens):
 
 
 class Reached(Exception):
-    """Ends a pass before the layer whose inputs are wanted."""
+    """Ends a pass before the first decoder layer."""
 
 
 def inputs_of_first(model, tokens):
-    """[(the positional and keyword arguments of the first decoder layer)] of each sequence"""
+    """Returns [(the positional and keyword arguments of the first decoder layer)] of each sequence."""
     kept = []
 
     def keep(_, args, kwargs):
@@ -65,7 +65,8 @@ def by_layers(model, layers, tokens, quantize):
 
 
 def llmcompressor(model, layers, weights, arguments, observer, importance, tokens):
-    """The weights of GPTQModifier with its default options (static ordering of activations, blocks of 128, damping 0.01)."""
+    """Returns the weights of GPTQModifier with its default options (static ordering of activations, blocks of 128, damping
+    0.01)."""
     for name, layer in layers.items():
         layer.weight.data = weights[f"{name}.weight"].float()
     observed(layers, arguments, observer, importance, tokens.numel())
@@ -88,7 +89,8 @@ def llmcompressor(model, layers, weights, arguments, observer, importance, token
 
 
 def reference(model, layers, weights, group, symmetric, tokens):
-    """The weights of GPTQ as in its paper: int4, columns in order, scales of a group when it is reached, damping 0.01."""
+    """Returns the weights of GPTQ as in its paper: int4, columns in order, scales of a group computed when it is reached,
+    damping 0.01."""
     for name, layer in layers.items():
         layer.weight.data = weights[f"{name}.weight"].float()
 

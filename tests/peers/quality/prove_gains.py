@@ -39,7 +39,7 @@ def calibrate(tool, source, tokens, out):
 
 
 def prove(tool, source, scheme, calibration, statistics, tokens):
-    """Rows of one scheme: each method, of the source and of the folded source, with its gains over rounding to nearest."""
+    """Returns rows of one scheme: each method for the source and the folded source, with its gains over rounding to nearest."""
     rounded, folded, of_folded, rows = tool.where / "rounded", tool.where / "folded", tool.where / "of_folded.safetensors", []
     of_scheme = ("--scheme", *shlex.split(scheme))
     tool.run("quantize", source, "-o", rounded, "--force", *of_scheme)

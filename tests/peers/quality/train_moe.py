@@ -20,7 +20,7 @@ LENGTH, BATCH, RATE = 512, 64, 1.5e-3
 
 
 def sources(package, most):
-    """The text of a package's sources, at most so many characters; "" if it is not installed."""
+    """Returns at most so many characters of a package's sources; "" if it is not installed."""
     spec = importlib.util.find_spec(package)
     if spec is None or not spec.submodule_search_locations:
         return ""

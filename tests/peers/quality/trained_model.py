@@ -28,7 +28,7 @@ def smollm2(where):
 
 
 def prose(package):
-    """The docstrings of a package that are longer than 400 characters."""
+    """Returns the docstrings of a package that are longer than 400 characters."""
     found = []
     for path in sorted(pathlib.Path(package.__path__[0]).rglob("*.py")):
         try:

@@ -38,7 +38,7 @@ def command_line(job, source, destination, threads):
 
 
 def stage(directory, reference):
-    """Describes how far a killed run came."""
+    """Describes the state of a killed run."""
     if not os.path.isdir(directory):
         return "before the directory"
     if os.path.exists(os.path.join(directory, "config.json")):
@@ -49,7 +49,7 @@ def stage(directory, reference):
 
 
 def looks_finished(directory, reference):
-    """Describes a file under a final name that a killed run left although it is not final; or None."""
+    """Describes a file with a final name that a killed run left although it is incomplete; or None."""
     whole = os.path.exists(os.path.join(directory, "config.json"))
     for name in sorted(os.listdir(reference)):
         path = os.path.join(directory, name)
@@ -61,7 +61,7 @@ def looks_finished(directory, reference):
 
 
 def undisturbed(checks, options, job, threads, source, reference):
-    """Makes the reference. Returns how long that took; None if it failed."""
+    """Makes the reference. Returns its duration; None if it failed."""
     begin = time.monotonic()
     code, _, stderr = harness.run(options.tessera, command_line(job, source, reference, threads))
     duration = time.monotonic() - begin
@@ -94,7 +94,7 @@ def disturb(checks, options, job, threads, source, reference, moments, duration,
 
 
 def check_job(checks, options, job, source, work, moments, rng, stages):
-    """`moments`: how many runs are killed with each number of threads."""
+    """Kills `moments` runs with each number of threads."""
     first = None
     for threads in THREADS:
         reference = os.path.join(work, f"reference.{threads}")
@@ -113,7 +113,7 @@ def check_job(checks, options, job, source, work, moments, rng, stages):
 
 
 def sparse_shapes(size):
-    """Names and shapes of the first layers of DeepSeek-V3, up to `size` bytes."""
+    """Returns names and shapes of the first layers of DeepSeek-V3, up to `size` bytes."""
     found, left = {}, size
     for name, shape in deepseek_v3.all_shapes().items():
         left -= 2 * shape[0] * (shape[1] if len(shape) > 1 else 1)
@@ -124,7 +124,7 @@ def sparse_shapes(size):
 
 
 def fill_in(path, rng, pool):
-    """Writes values into three places of each tensor of a file of holes, so that no two tensors are equal."""
+    """Writes values to three positions of each tensor of a sparse file, so that no two tensors are equal."""
     start, entries, _ = harness.read_header(path)
     with open(path, "r+b") as file:
         for entry in entries.values():
@@ -136,7 +136,7 @@ def fill_in(path, rng, pool):
 
 
 def make_sparse(directory, size, rng):
-    """Returns the bytes of its tensors. The values are small numbers in BF16 and in F32."""
+    """Makes a sparse model, and returns the bytes of its tensors. The values are small numbers in BF16 and in F32."""
     total = deepseek_v3.make(directory, sparse_shapes(size))
     pool = b"".join(bytes([rng.randrange(256), rng.choice((0x3B, 0x3C, 0xBB, 0xBC))]) for _ in range(8192))
     for path in sorted(pathlib.Path(directory).glob("*.safetensors")):
@@ -145,7 +145,7 @@ def make_sparse(directory, size, rng):
 
 
 def written(process):
-    """Bytes that the process has written, or None if it has ended."""
+    """Returns the bytes that the process has written, or None if it has ended."""
     try:
         with open(f"/proc/{process.pid}/io") as file:
             return int(dict(line.split(": ") for line in file)["write_bytes"])
@@ -154,7 +154,8 @@ def written(process):
 
 
 def kill_at(args, directory, most_bytes, delay):
-    """Kills a program that has written so many bytes, and a delay later. Returns None if that found it at work, else its exit code."""
+    """Kills a program after it has written so many bytes, and a delay. Returns None if it was still running, otherwise its
+    exit code."""
     process = subprocess.Popen([*map(str, args)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     while (now := written(process)) is not None and now < most_bytes and process.poll() is None:
         if shutil.disk_usage(directory).free < SPARE / 2:

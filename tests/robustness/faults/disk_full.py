@@ -27,7 +27,7 @@ UNCOUNTED = MIB // 2
 
 
 class SmallDisk:
-    """A tmpfs at `path` while the context lasts."""
+    """Mounts a tmpfs at `path` while the context exists."""
 
     def __init__(self, path, size):
         self.path = path
@@ -50,7 +50,7 @@ class SmallDisk:
 
 
 class LoopDisk(SmallDisk):
-    """A file with a file system of a disk, which takes direct writes."""
+    """Is a file with a disk's file system, which supports direct writes."""
 
     def __enter__(self):
         os.mkdir(self.path)
@@ -70,7 +70,7 @@ def may_mount(work):
 
 
 def check_refusal(checks, name, code, stderr, target):
-    """The number of missing bytes in the tool's message, or 0."""
+    """Returns the number of missing bytes in the tool's message, or 0."""
     checks.check(f"{name}: exit code", code == EXIT_IO, f"{code} instead of {EXIT_IO}: {stderr.strip()}")
     amount = re.search(r"(\d+) (more )?bytes", stderr)
     checks.check(f"{name}: the sentence names the missing bytes", amount and int(amount[1]) > 0, stderr.strip())
@@ -86,7 +86,7 @@ def check_rerun(checks, name, tool, args, reference, target):
 
 
 def too_small_from_the_start(checks, tool, job, source, reference, work):
-    """The plan refuses before the first byte; and with as many more bytes as it says are missing, the run completes."""
+    """The plan fails before the first byte. With the number of missing bytes added, the run completes."""
     name = f"{job.name}: too small from the start"
     size = 8 * MIB
     with SmallDisk(os.path.join(work, "small"), size) as disk:
@@ -105,7 +105,7 @@ def is_archive(job):
 
 
 def smaller_than_the_bound(checks, tool, job, source, reference, work):
-    """A disk on which the plain files have no room, and their archive does."""
+    """The disk is too small for the uncompressed files, but large enough for their archive."""
     name = f"{job.name}: a disk for the archive alone"
     packed, plain = harness.bytes_of(reference), harness.bytes_of(source)
     with SmallDisk(os.path.join(work, "exact"), packed + UNCOUNTED) as disk:
@@ -119,7 +119,7 @@ def smaller_than_the_bound(checks, tool, job, source, reference, work):
 
 
 def stopped_midway(disk, tool, args, reference, target):
-    """A run that has written some of its output and lacks half of it; on a busy machine it may have to be tried again."""
+    """A run has written some of its output and lacks space for half of it. On a busy machine several attempts may be needed."""
     whole = harness.bytes_of(reference)
     for _ in range(50):
         shutil.rmtree(target, ignore_errors=True)
@@ -135,7 +135,7 @@ def stopped_midway(disk, tool, args, reference, target):
 
 
 def filled_by_others(checks, tool, job, source, reference, work, kind=SmallDisk, io="auto"):
-    """The space sufficed when the job began, and was taken by others while it ran."""
+    """The space was sufficient at the start of the job, and another program used it during the run."""
     name = f"{job.name}: filled by others midway, --io {io}"
     with kind(os.path.join(work, f"shared.{io}"), 96 * MIB) as disk:
         target = os.path.join(disk.path, "out")
@@ -157,7 +157,7 @@ def filled_by_others(checks, tool, job, source, reference, work, kind=SmallDisk,
 
 
 def past_the_cache(checks, tool, job, source, reference, work):
-    """The same of a file system that takes direct writes, whose files have their room from their beginning."""
+    """Tests a file system with direct writes, whose files are allocated at the beginning."""
     try:
         filled_by_others(checks, tool, job, source, reference, work, kind=LoopDisk, io="direct")
     except (FileNotFoundError, subprocess.CalledProcessError) as error:
@@ -165,7 +165,7 @@ def past_the_cache(checks, tool, job, source, reference, work):
 
 
 def check_job(checks, tool, job, source, place, first):
-    """All of it for this job, in an empty folder; past the page cache, too, for the first one."""
+    """Tests all cases for this job in an empty folder. The first job is also tested with direct I/O."""
     reference = os.path.join(place, "reference")
     code, _, stderr = harness.run(tool, jobs.words(job.command, source, reference) + ["--quiet"])
     if not checks.check(f"{job.name}: undisturbed run", code == 0, stderr.strip()):
@@ -179,7 +179,7 @@ def check_job(checks, tool, job, source, place, first):
 
 
 def too_few_inodes(checks, tool, source, work):
-    """Weights are not written where the index, the report and config.json would find no inode."""
+    """No weights are written if the index, the report and config.json would have no inode."""
     place, reference = os.path.join(work, "inodes"), os.path.join(work, "counted")
     words = ["--max-shard-size", "4MB", "--quiet"]
     code, _, stderr = harness.run(tool, ["quantize", source, "-o", reference, *words])
@@ -200,7 +200,7 @@ def too_few_inodes(checks, tool, source, work):
 
 
 def batch_on_two_disks(checks, tool, source, work):
-    """A job needs no room on a disk to which another job writes."""
+    """A job needs no space on a disk to which another job writes."""
     code, told, stderr = harness.run(tool, ["quantize", source, "-o", "never", "--dry-run", "--json", "-"])
     checks.check("batch: planned", code == 0, stderr)
     size = int(1.4 * json.loads(told)["bytes_out"]) if code == 0 else 0
@@ -220,7 +220,8 @@ def batch_on_two_disks(checks, tool, source, work):
 
 
 def too_small_for_a_proof(checks, tool, source, work):
-    """A disk with room for an output and not for its counterpart: refused before the first byte; with the missing bytes it is proven."""
+    """The disk has space for an output but not for its counterpart. The job fails before the first byte, and passes with the
+    missing bytes added."""
     name, tokens = "proof: room for the output alone", os.path.join(work, "tokens.txt")
     pathlib.Path(tokens).write_text("1 2")
     words = ["--scheme", "mxfp4-weight-only", "--scales", "best", "--exclude", "*experts*", "--prove", tokens, "--device", "cpu"]

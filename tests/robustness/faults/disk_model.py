@@ -19,7 +19,7 @@ Call = collections.namedtuple("Call", "what path to at data", defaults=[None, 0,
 
 
 def read_record(path, root):
-    """The calls below `root`, in their order."""
+    """Yields the calls below `root` in order."""
     calls = []
     with open(path, "rb") as file:
         data = memoryview(file.read())
@@ -49,7 +49,7 @@ def read_record(path, root):
 
 
 class File:
-    """The bytes that are on the disk for certain, and what was done since."""
+    """Has the bytes that are certainly on the disk, and later changes."""
 
     def __init__(self, data=b""):
         self.durable, self.changes, self._digests = data, [], {}
@@ -60,7 +60,7 @@ class File:
         self._digests.pop(ALL, None)
 
     def content(self, way, random=None):
-        """Yields the contents that a power cut may leave."""
+        """Yields the contents that are possible after a power cut."""
         if way == NONE or not self.changes:
             return bytes(self.durable)
         found = bytearray(self.durable)
@@ -90,7 +90,7 @@ class File:
 
 
 class Disk:
-    """Names and files below `root`, and the folder that holds it."""
+    """Has names and files below `root`, and its folder."""
 
     def __init__(self, root):
         self.root = root
@@ -104,7 +104,7 @@ class Disk:
         self.pending = []
 
     def play(self, call):
-        """Carries out one call."""
+        """Applies one call."""
         if call.what in ("write", "size"):
             self.now[call.path].change(call.at, call.data)
         elif call.what in SYNCS:
@@ -137,7 +137,7 @@ class Disk:
         self.pending = [change for change in self.pending if id(change) not in chosen]
 
     def state(self, names, random):
-        """{path: File or FOLDER} that the disk may hold now; what lies in a folder that was lost is lost, too."""
+        """Returns {path: File or FOLDER} of a possible state of the disk. The contents of a lost folder are lost, too."""
         found = dict(self.durable)
         for change in self.pending if names != NONE else []:
             if names == ALL or random.random() < 0.5:
@@ -154,7 +154,7 @@ class Disk:
 
 
 def apply(names, change):
-    """One change of names; one whose ground is missing does nothing."""
+    """Applies one change of names. A change without its preconditions has no effect."""
     what, path, to, file = change
     if what == "create":
         names[path] = file

@@ -44,8 +44,8 @@ def figures(told):
 
 
 def is_named(path, sentence, whole):
-    """Returns True if a sentence names the file at this path. What is not in place yet may be called what it is going to be: a file of the
-    output (`whole`), or the output itself."""
+    """Returns True if a sentence names the file at this path. An unfinished file may be named by its final name (`whole`),
+    or by the output."""
     if "/.tessera/" in path and (".part" in path or "/journal" in path):
         names = [path.partition("/.tessera/")[0], *(name.rpartition("/")[2] for name in whole if not trees.is_note(name))]
         return any(name in sentence for name in names)
@@ -53,7 +53,7 @@ def is_named(path, sentence, whole):
 
 
 class Attack:
-    """A tool, and what was found of it."""
+    """Tests one tool and collects the faults."""
 
     def __init__(self, options, work):
         self.options, self.work = options, work
@@ -121,7 +121,7 @@ class Attack:
         self.checks.check(name, not wrong, "; ".join(wrong))
 
     def hold(self, case, args, usual, pin):
-        """A fault that once ended wrongly ends as its row has it."""
+        """Checks that a fault that once had a wrong result has that of its row."""
         fault_cases.lay_out(case, self.out, self.results)
         struck = self.tool.run(args, fault_plans.plan(pin.kind, pin.number, pin.action, pin.for_good, pin.text))
         expected = usual.code if pin.code is None else pin.code
@@ -131,7 +131,7 @@ class Attack:
     # ---- judging ----
 
     def undisturbed(self, case, usual, run, whole):
-        """Returns the fault of a run that nothing struck, or None."""
+        """Returns the fault of a run without injected failures, or None."""
         if run.code != usual.code:
             yield f"exit {run.code} instead of {usual.code}: {run.stderr.strip()}"
         differs = trees.difference(whole, trees.tree_of(self.out)) if case.writes else None
@@ -141,7 +141,7 @@ class Attack:
             yield "it tells something else"
 
     def judged(self, case, usual, struck, whole, fault):
-        """Returns the fault of a run in which a call was struck, or None."""
+        """Returns the fault of a run with a failed call, or None."""
         kind, _, action, for_good = fault
         if struck.code == "hangs" or struck.code < 0 or not struck.ended:
             yield f"crash: it ended by {struck.code}: {struck.stderr[-1500:].strip()}"
@@ -171,7 +171,7 @@ class Attack:
 
     @staticmethod
     def said(case, usual, struck, fault, whole):
-        """Returns the fault of the sentence that a run ended with, or None."""
+        """Returns the fault of a run's last message, or None."""
         kind, _, action, _ = fault
         lines = [line for line in struck.stderr.splitlines() if line.startswith("tessera: ") and line not in usual.stderr]
         code = fault_plans.code_of(action)

@@ -25,7 +25,7 @@ SECRET = struct.unpack("<4Q", bytes.fromhex("7240a4a4b7b3671fcb79e64eccc0e578825
 
 
 def xxh3_short(data):
-    """XXH3-64 of 9 to 16 bytes."""
+    """Computes XXH3-64 of 9 to 16 bytes."""
     assert 9 <= len(data) <= 16
     low = struct.unpack("<Q", data[:8])[0] ^ SECRET[0] ^ SECRET[1]
     high = struct.unpack("<Q", data[-8:])[0] ^ SECRET[2] ^ SECRET[3]
@@ -38,7 +38,7 @@ def xxh3_short(data):
 
 
 class Place:
-    """A source, how to run on it, and what is expected of a refusal."""
+    """Is a source, the way to run on it, and the expected error."""
 
     def __init__(self, checks, options, work, source):
         self.checks, self.options, self.work, self.source = checks, options, pathlib.Path(work), source
@@ -57,7 +57,7 @@ class Place:
             self.checks.check(f"{name}: no config.json", not (self.out / "config.json").exists())
 
     def completes(self, name, *extra, source=None, repaired=False, **shim):
-        """The same command completes, and gives the tree of a fresh run, except for a journal that records repairs."""
+        """The same command completes, and leaves the files of a fresh run, except for a journal that records repairs."""
         code, _, stderr = self.run(*extra, source=source, **shim)
         if not self.checks.check(f"{name}: completes", code == 0, f"exit {code}: {stderr.strip()}"):
             return
@@ -148,7 +148,7 @@ def forged_journals(place):
 
 
 def linked_folder(place, options):
-    """A folder of the plan's that is a link."""
+    """Tests a folder of the plan that is a link."""
     (place.work / "other").mkdir(exist_ok=True)
     place.out.mkdir()
     (place.out / "rank-0").symlink_to(place.work / "other")
@@ -202,7 +202,7 @@ def strays(place, options):
 
 
 def fewer_ranks(place, options):
-    """--force for fewer ranks leaves no folder that would pass for a rank without weights, and none of what others put there."""
+    """--force for fewer ranks leaves no folder that looks like a rank without weights. It keeps files of other programs."""
     command = ["convert", place.source, "-o", place.out, "--to", "tp", "--tp"]
     harness.run(options.tessera, [*command, "2", "--quiet"])
     (place.out / "rank-1/more.safetensors").write_bytes(b"")
@@ -330,7 +330,7 @@ def unreadable_index(place, options):
 
 
 def vanished_file(place, options):
-    """A side file that is removed between the listing and the look at it is no link to nothing."""
+    """A side file that is removed between listing and reading is reported as missing, not as a broken link."""
     name = "tokenizer_config.json"
     gone = pathlib.Path(place.source) / name
     gone.write_text("{}")

@@ -32,7 +32,7 @@ TELLING = [
 
 
 def add_subnormals(directory):
-    """Every third value of every weight becomes one of BF16's smallest, subnormals among them."""
+    """Changes every third value of every weight to one of BF16's smallest numbers, including subnormals."""
     rng = random.Random(1)
     tiny = [struct.pack("<H", rng.randrange(0x0200) | rng.choice((0, 0x8000))) for _ in range(997)]
     for path in pathlib.Path(directory).glob("*.safetensors"):
@@ -52,7 +52,7 @@ def add_subnormals(directory):
 
 
 class Modes:
-    """A tool whose threads begin in a mode of numbers, by tests/robustness/faults/shim."""
+    """Runs a tool whose threads begin in another floating-point mode, set by tests/robustness/faults/shim."""
 
     def __init__(self, options, work):
         self.options = options
@@ -67,7 +67,7 @@ class Modes:
 
 
 def compare(checks, modes, number, command, ended_as, told):
-    """`told` must return the same in the usual mode and in others."""
+    """Checks that `told` returns the same in the default mode and in others."""
     usual = modes.run(command, None, *ended_as)
     if not checks.check(f"{command}: runs", usual[0] in (0, 1), f"exit {usual[0]}: {usual[2].strip()}"):
         return
@@ -79,7 +79,7 @@ def compare(checks, modes, number, command, ended_as, told):
 
 
 def tree_of(folder):
-    """The bytes of all files below a folder, which is removed."""
+    """Returns the bytes of all files below a folder, and removes it."""
     found = {str(path.relative_to(folder)): path.read_bytes() for path in pathlib.Path(folder).rglob("*") if path.is_file()}
     shutil.rmtree(folder, ignore_errors=True)
     return {name: data for name, data in found.items() if not name.startswith(".tessera/")}

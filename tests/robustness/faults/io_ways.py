@@ -21,7 +21,7 @@ QUANTIZE = ["quantize", "SRC", "-o", "DST"]
 
 
 def takes_direct(directory):
-    """Returns True if files there may be opened with O_DIRECT, and lie on a disk."""
+    """Returns True if files in this folder may be opened with O_DIRECT, and are on a disk."""
     try:
         os.close(os.open(directory, os.O_TMPFILE | os.O_RDWR | os.O_DIRECT))
     except OSError:
@@ -30,13 +30,13 @@ def takes_direct(directory):
 
 
 def place_on_disk(wanted):
-    """A folder whose files may be read and written past the page cache: the suite's temporary files may lie in memory."""
+    """Returns a folder with support of direct I/O. The suite's temporary files may be in memory."""
     candidates = [wanted or tempfile.gettempdir(), "/var/tmp", str(pathlib.Path(__file__).resolve().parents[3])]
     return next((place for place in candidates if takes_direct(place)), wanted)
 
 
 def forget(directory):
-    """Puts the files of a directory on the disk and out of the page cache."""
+    """Syncs the files of a directory and drops them from the page cache."""
     for path in pathlib.Path(directory).iterdir():
         fd = os.open(path, os.O_RDONLY)
         os.fsync(fd)
@@ -45,7 +45,7 @@ def forget(directory):
 
 
 def make_odd(source, target):
-    """A copy of a checkpoint whose headers are a byte longer, so that no number is aligned."""
+    """Copies a checkpoint with headers that are a byte longer, so that no data is aligned."""
     shutil.copytree(source, target)
     for path in pathlib.Path(target).glob("*.safetensors"):
         data = path.read_bytes()
@@ -60,7 +60,7 @@ class Ways:
         self.number = 0
 
     def run(self, name, *words, command=QUANTIZE, source=None, place=None, shim=None):
-        """Runs the job: what the result says of its way, and the output."""
+        """Runs the job. Returns the members of the result about I/O, and the output."""
         self.number += 1
         target = (place or self.work) / f"out.{self.number}"
         args = [{"SRC": str(source or self.source), "DST": str(target)}.get(word, word) for word in command]
@@ -81,7 +81,7 @@ class Ways:
 
 
 def check_disk(ways):
-    """On a disk: what is asked for is done, and what is chosen follows from the page cache."""
+    """On a disk, --io is obeyed, and the default depends on the page cache."""
     name = "direct"
     io, target = ways.run(name, "--io", "direct", "--threads", "1")
     ring = io.get("queue")
@@ -115,7 +115,7 @@ def check_disk(ways):
 
 
 def check_shared_bytes(ways):
-    """Bytes that ranks share are counted: past the page cache, too, with io_uring and without."""
+    """Bytes that ranks share are counted correctly, also with direct I/O, with io_uring and without."""
     read = {}
     for way, mode, shim in (("buffered", "buffered", {}), ("direct", "direct", {}), ("direct, io_uring forbidden", "direct", {"PLAN": "ring 1+ 1"})):
         target = ways.work / f"ranks.{len(read)}"
@@ -129,7 +129,7 @@ def check_shared_bytes(ways):
 
 
 def check_damage(ways):
-    """A finished output is read back past the page cache, too, and a byte that changed on the disk is found."""
+    """A finished output is read back with direct I/O, and a byte that changed on the disk is found."""
     io, target = ways.run("direct, to be damaged", "--io", "direct")
     shard = max(target.glob("*.safetensors"), key=lambda path: path.stat().st_size)
     with open(shard, "r+b") as file:

@@ -38,7 +38,7 @@ PLANNED_BYTES = 3000  # of a tensor; 1,280 when this was written
 
 
 def run_measured(tool, args, stderr_path):
-    """(exit code, peak resident bytes, seconds of CPU, stderr)"""
+    """Returns (exit code, peak resident bytes, seconds of CPU, stderr)."""
     with open(stderr_path, "w+b") as stderr:
         process = subprocess.Popen([tool, *args], stdout=subprocess.DEVNULL, stderr=stderr)
         _, status, usage = os.wait4(process.pid, 0)
@@ -61,7 +61,7 @@ def check_memory(checks, options, job, kind, size, source, work, io):
 
 
 def check_jobs(checks, options, kind, size, fitting):
-    """Each of these jobs over a checkpoint of this kind; jobs with the same source share it."""
+    """Runs each of these jobs for a checkpoint of this kind. Jobs with the same source share it."""
     for made in dict.fromkeys(job.made for job in fitting):
         with harness.temporary_directory(options.directory) as work:
             alike = [job for job in fitting if job.made == made]
@@ -74,7 +74,7 @@ def check_jobs(checks, options, kind, size, fitting):
 
 
 def plan(checks, options, tensors):
-    """Seconds of CPU that a dry run takes over a checkpoint of so many tensors."""
+    """Returns the seconds of CPU of a dry run for a checkpoint of so many tensors."""
     with harness.temporary_directory(options.directory) as work:
         source = harness.make_checkpoint(options.make, "many", os.path.join(work, "source"), tensors=tensors)
         args = ["quantize", source, "-o", os.path.join(work, "out"), "--dry-run"]
@@ -98,7 +98,8 @@ def check_dry_run(checks, options):
 
 
 def check_true_shapes(checks, options):
-    """DeepSeek-V3 in full, 46,183 tensors of 1.37 TB, as holes: it is planned in seconds and little memory. One layer is archived."""
+    """Plans the full DeepSeek-V3, 46,183 tensors of 1.37 TB in sparse files, in seconds and little memory. Archives one
+    layer."""
     with harness.temporary_directory(options.directory) as work:
         source, layer, told = (os.path.join(work, name) for name in ("source", "layer", "told.json"))
         size = deepseek_v3.make(source)
@@ -121,7 +122,7 @@ def check_true_shapes(checks, options):
 
 
 def check_batch(checks, options):
-    """Outputs of one source that are made together share one budget."""
+    """Outputs of one source that are made together share one memory limit."""
     with harness.temporary_directory(options.directory) as work:
         source = harness.make_checkpoint(options.make, "giant", os.path.join(work, "source"), bytes=TOGETHER.remade)
         with open(os.path.join(work, "jobs.jsonl"), "w") as file:

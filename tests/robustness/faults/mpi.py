@@ -31,8 +31,8 @@ ROOT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", "N
 
 
 def starting(n, commands):
-    """The line that starts n ranks, each with its command, and those beyond with the last one. The ranks choose: the mpirun of Open
-    MPI 5.0.7 may fail on the colons that would say it."""
+    """Returns the line that starts n ranks, each with its command, and further ones with the last command. The ranks choose,
+    because mpirun of Open MPI 5.0.7 may fail on the colons of such a line."""
     cases = "".join(f"{rank}) exec {shlex.join(command)};; " for rank, command in enumerate(commands[:-1]))
     return [*MPIRUN, "-n", str(n), "sh", "-c", f"case $OMPI_COMM_WORLD_RANK in {cases}*) exec {shlex.join(commands[-1])};; esac"]
 
@@ -42,13 +42,13 @@ class Ranks:
         self.tool, self.environment = tool, dict(os.environ, **ROOT)
 
     def run_each(self, before):
-        """One rank for each item of `before`, the words that start its command."""
+        """Starts one rank for each item of `before`, the words before its command."""
         commands = [[*words, self.tool, *map(str, args), "--mpi", "--threads", "1"] for words, args in before]
         done = subprocess.run(starting(len(commands), commands), env=self.environment, capture_output=True, text=True, timeout=600)
         return done.returncode, done.stdout, done.stderr
 
     def line(self, n, args, *others):
-        """n ranks with these arguments, and behind them one for each of the others."""
+        """Returns the line of n ranks with these arguments, followed by one for each of the others."""
         commands = [[self.tool, *map(str, words), "--mpi", "--threads", "1"] for words in (*[args] * n, *others)]
         return starting(len(commands), commands)
 
@@ -101,7 +101,7 @@ def check_table(checks, ranks, options, work):
 
 
 def check_folders(checks, ranks, options, work):
-    """An output of several folders that need the same bytes of the source: also resumed, and past the page cache."""
+    """Tests an output of several folders that need the same bytes of the source, also resumed, and with direct I/O."""
     source = harness.make_checkpoint(options.make, "deepseek-v3", work / "source", scale="small")
     command = ["convert", source, "-o", work / "tp", "--to", "tp", "--tp", "4", "--max-shard-size", "8MB", "--quiet"]
     harness.run(ranks.tool, [*map(str, command[:3]), work / "alone", *command[4:]])
@@ -126,7 +126,7 @@ def children(pid):
 
 
 def lives(pid):
-    """Returns True if a process has not ended; a zombie has, and only waits for its parent."""
+    """Returns True if a process has not ended. A zombie has ended and waits for its parent."""
     try:
         return pathlib.Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
     except FileNotFoundError:
@@ -134,8 +134,8 @@ def lives(pid):
 
 
 def wait_for(process):
-    """The exit code of mpirun; None if ranks live on. mpirun of Open MPI 4.1 may hang in its own end (PMIx_server_finalize) when a rank
-    is killed while it starts: its ranks have ended then, and so has what they held."""
+    """Returns the exit code of mpirun; None if ranks are still alive. mpirun of Open MPI 4.1 may hang at its end
+    (PMIx_server_finalize) when a rank is killed while it starts. Its ranks have then ended and released their resources."""
     end = time.monotonic() + 30
     while process.poll() is None and time.monotonic() < end:
         time.sleep(0.05)
@@ -148,7 +148,8 @@ def wait_for(process):
 
 
 def kill_one(ranks, line, number, moment):
-    """Starts ranks, kills one of the first three at a moment, and waits: mpirun's exit code, and whether a rank was hit."""
+    """Starts ranks, kills one of the first three at a moment, and waits. Returns mpirun's exit code, and true if a rank was
+    hit."""
     process = subprocess.Popen(line, env=ranks.environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     end = time.monotonic() + moment
     while process.poll() is None and len(children(process.pid)) < 3:
@@ -163,7 +164,7 @@ def kill_one(ranks, line, number, moment):
 
 
 def check_kills(checks, ranks, source, reference, work, kills, rng):
-    """A rank that dies ends the job. The same command carries on, with any number of ranks and without --mpi."""
+    """A rank that dies ends the job. The same command resumes with any number of ranks and without --mpi."""
     args = [*jobs.words(COMMAND, source, work / "killed"), "--quiet"]
     begin, landed = time.monotonic(), 0
     ranks.run(3, args)
@@ -183,7 +184,7 @@ def check_kills(checks, ranks, source, reference, work, kills, rng):
 
 
 def result(path):
-    """A result without what differs from run to run."""
+    """Returns a result without the members that differ between runs."""
     told = json.loads(path.read_text())
     told.pop("seconds", None)
     for tensor in told["tensors"]:
@@ -192,7 +193,7 @@ def result(path):
 
 
 def check_comparing(checks, ranks, source, made, work, kills, rng):
-    """verify and compare-schemes: the exit code, the text and the JSON of one process, and never a result when a rank has died."""
+    """verify and compare-schemes have the exit code, the text and the JSON of one process, and no result if a rank has died."""
     for name, args in ("verify", ["verify", made, "--against", source]), ("verify, in vain", ["verify", source, "--against", made]), \
             ("compare-schemes", ["compare-schemes", source]):
         alone, told = work / "alone.json", work / "together.json"
@@ -218,7 +219,7 @@ def check_comparing(checks, ranks, source, made, work, kills, rng):
 
 
 def check_durable(checks, ranks, source, reference, work, shim):
-    """Every rank makes a file durable before it gives it its name."""
+    """Every rank syncs a file before it renames it to its final name."""
     records, target = [work / f"record-{rank}" for rank in range(3)], work / "traced"
     args = [*jobs.words(COMMAND, source, target), "--quiet", "--io", "direct"]
     code, _, stderr = ranks.run_each([(["env", f"LD_PRELOAD={shim}", f"FAULTS_RECORD={record}"], args) for record in records])
@@ -266,7 +267,7 @@ def check_refusals(checks, ranks, source, work):
 
 
 def check_failures(checks, ranks, source, reference, work, shim):
-    """A rank that fails ends the job, which tells its message and exit code. The same command carries on."""
+    """A rank that fails ends the job with its message and exit code. The same command resumes."""
     args = [*jobs.words(COMMAND, source, work / "failed"), "--quiet"]
     shimmed = ["env", f"LD_PRELOAD={shim}"]
     for what, plan, word, code in ("no thread", "thread 2+ 11", "cannot start", 4), \

@@ -30,7 +30,7 @@ WRITES = {"size": "write"}
 
 
 class Disk:
-    """A model of a disk after a power cut: it keeps only synced data and names."""
+    """Models a disk after a power cut, which has only synced data and names."""
 
     def __init__(self, target):
         self.target = target
@@ -102,7 +102,7 @@ class Disk:
 
 
 def record(checks, options, name, args, trace):
-    """The calls of a run, played; or None."""
+    """Returns the calls of a run, applied to the disk; or None."""
     code, _, stderr = harness.run_shimmed(options.tessera, args, harness.shim_path(options), RECORD=trace)
     if not checks.check(f"{name}: runs", code == 0, f"exit {code}: {stderr.strip()}"):
         return None
@@ -164,7 +164,7 @@ def check_command(checks, options, source, work, name, command):
 
 
 def check_changes(checks, options, args, target, trace, name):
-    """A run over an output that looks like a model: it must remove every config.json before anything else."""
+    """A run over an output that looks like a model must remove every config.json before anything else."""
     configs = {path for path in every_file(target) if path.endswith("/config.json")}
     calls = record(checks, options, name, args, trace)
     if calls is None:

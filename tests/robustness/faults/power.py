@@ -27,7 +27,7 @@ COMPLETED = 5  # states of a command, in a sample
 
 
 class Cut:
-    """A tool, and what was found of it."""
+    """Tests one tool and collects the faults."""
 
     def __init__(self, options, work):
         self.options, self.work, self.out, self.results = options, work, work / "out", work / "results"
@@ -59,7 +59,7 @@ class Cut:
         self.replay(case, args, disk, calls, before, whole)
 
     def check_itself(self, calls, whole):
-        """Without the syncs of its files, or of its folders, the same run is found wrong; else this test could not fail."""
+        """Checks that the same run fails without the syncs of its files or folders. Otherwise this test could not fail."""
         folders = {call.path for call in calls if os.path.isdir(call.path)}
         shutil.rmtree(self.out)
         for kind in "files", "folders":
@@ -96,7 +96,7 @@ class Cut:
                 self.complete(case, args, f"{case.name}: after call {number}, names {way[0]}, data {way[1]}", laid, whole)
 
     def choose(self, chosen, seen, number, names, way):
-        """Keeps a state that is to be completed: by chance one of as many as are wanted."""
+        """Keeps a random sample of the states that are to be completed."""
         wanted = self.options.most if self.options.all else COMPLETED
         mark = hash(tuple((path, id(what), what.digest(way[1]) if what is not disk_model.FOLDER and way[1] != disk_model.SOME else number)
                           for path, what in names.items())) if self.options.all and not wanted else (number, way)
@@ -112,7 +112,7 @@ class Cut:
         return {path: what if what is disk_model.FOLDER else what.content(way, self.random) for path, what in names.items()}
 
     def digests(self, names, way):
-        """The state as trees.tree_of would have it."""
+        """Returns the digests of the state in the form of trees.tree_of."""
         found = {}
         for path, what in names.items():
             name = os.path.relpath(path, self.out)

@@ -129,7 +129,8 @@ def check_row(checks, tool, pristine, row, work):
 
 
 def start(tool, source, target):
-    """A run that has begun to write, stopped there; on a busy machine the first ones may end before they are caught."""
+    """Starts a run and stops it after it has begun to write. On a busy machine the first runs may end before they are
+    stopped."""
     for _ in range(50):
         shutil.rmtree(target, ignore_errors=True)
         process = subprocess.Popen([tool, "quantize", source, "-o", target, "--threads", "1", "--quiet"],

@@ -23,7 +23,7 @@ SMALL = {"8MB": "300kB", "4MB": "200kB"}  # in the commands of the table: severa
 
 
 class Sharded:
-    """A job, and how it is done in parts."""
+    """Is a job that is done in parts."""
 
     def __init__(self, tool, command, source):
         self.tool, self.command, self.source = tool, command, source
@@ -56,7 +56,7 @@ def check_whole(checks, what, job, target, reference):
 
 
 def check_table(checks, options, work):
-    """Every job, by three shards."""
+    """Runs every job with three shards."""
     def source_of(row):
         """Over two ranks no block of a tiny one can be cut."""
         return "deepseek-v3", "half" if row.made == jobs.FP8 and row.codes == jobs.RANKS else "tiny"
@@ -83,7 +83,7 @@ def check_numbers(checks, job, reference, work):
 
 
 def check_dry(checks, job, work):
-    """The shards together plan all files, each once, evenly."""
+    """The shards together plan all files, each once, in equal parts."""
     shares, files = [], []
     for i in range(8):
         code, out, stderr = harness.run(job.tool, jobs.words(job.command, job.source, work / "dry") + ["--dry-run", "--shard", f"{i}/8"])
@@ -163,7 +163,7 @@ def lost_source(job, target, away, reference, checks):
 
 
 def check_locks(checks, job, work):
-    """A shard that is at work keeps others away from itself, and finish."""
+    """A running shard blocks the same shard, and finish."""
     target = work / "held"
     for _ in range(50):
         shutil.rmtree(target, ignore_errors=True)
@@ -185,7 +185,7 @@ def check_locks(checks, job, work):
 
 
 def check_kills(checks, job, reference, work, kills, rng):
-    """Shards, and finish, killed at any moment: repeating the commands completes the tree."""
+    """Shards and finish are killed at any moment. The repeated commands complete the output."""
     begin = time.monotonic()
     job.run(work / "timed", "--shard", "0/3")
     duration = time.monotonic() - begin

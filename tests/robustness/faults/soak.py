@@ -53,7 +53,7 @@ libc = ctypes.CDLL(None)
 
 
 def figures():
-    """Measures this process, after freed memory has been returned to the system."""
+    """Measures this process after freed memory was returned to the system."""
     gc.collect()
     libc.malloc_trim(0)
     resident = int(pathlib.Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
@@ -70,7 +70,7 @@ def digest(directory):
 
 
 class Soak:
-    """The jobs, their counts, and the digest of each output by its job."""
+    """Runs jobs and has their counts, and the digest of each output by its job."""
 
     def __init__(self, tessera, checks, place, rng):
         self.tessera, self.checks, self.place, self.rng = tessera, checks, place, rng

@@ -48,7 +48,7 @@ SIZES = {"rows": R, "cols": C}
 
 
 def stated(tensors, config, x=X):
-    """A module whose tensors have these dtypes and shapes; the bytes are small numbers in any dtype."""
+    """Makes a module whose tensors have these dtypes and shapes. The bytes are small numbers in any dtype."""
     return f.Module(x, {x + name: (*of, bytes(0x31 + i % 7 for i in range(64))) for name, of in tensors.items()}, None, config)
 
 
@@ -192,7 +192,7 @@ COMPARED = ('"passed":false', '"sqnr_db":31.5')
 
 
 def seed(module):
-    """The lines as bytes, weight_shape first: what pairing reads of the data."""
+    """Makes a seed of lines, weight_shape first, because pairing reads its data."""
     header, offset = {}, 0
     ordered = sorted(module.tensors, key=lambda name: not name.endswith("weight_shape"))
     for name in ordered:
@@ -205,7 +205,7 @@ def seed(module):
 
 
 def value_seed(module):
-    """A checkpoint for fuzz_values: terms in place of extents, and the first bytes of each tensor."""
+    """Makes a seed of fuzz_values: extents as terms, and the first bytes of each tensor."""
     config = {"model_type": "llama", **({} if module.config is None else {"quantization_config": module.config})}
     lines = [config, [R, C, E, C // 32]]
     for name, (dtype, shape, _) in module.tensors.items():
@@ -247,7 +247,7 @@ STATED = {
 
 
 def family_seed(model_type, how):
-    """One layer of block FP8, of latent attention where the family's is; its header and configuration."""
+    """Makes a seed of one layer in block FP8, with the family's latent attention, its header and configuration."""
     latent = "deepseek" in model_type or "kimi" in model_type or "glm" in model_type
     attention = ("q_a_proj", "q_b_proj", "kv_a_proj_with_mqa", "kv_b_proj", "o_proj") if latent else ("q_proj", "k_proj", "v_proj", "o_proj")
     prefix = "model.layers.0."

@@ -42,7 +42,7 @@ Case = collections.namedtuple("Case", "name files expect source", defaults=("mod
 
 
 def shard(header, data=b"", length=None):
-    """A safetensors file with this header text, as it is, in front of the data."""
+    """Makes a safetensors file with this unchanged header text before the data."""
     text = header if isinstance(header, bytes) else header.encode()
     return struct.pack("<Q", len(text) if length is None else length) + text + data
 
@@ -52,12 +52,12 @@ def entry(name=DOWN, dtype='"BF16"', shape="[2,4]", offsets="[0,16]", more=""):
 
 
 def one(**changes):
-    """A file of one BF16 [2, 4], with changes to its entry."""
+    """Makes a file with one BF16 [2, 4], with changes to its entry."""
     return shard("{" + entry(**changes) + "}", ONES)
 
 
 def two(offsets_up, offsets_down, data=ONES + ONES):
-    """A file of two BF16 [2, 4] at these offsets."""
+    """Makes a file with two BF16 [2, 4] at these offsets."""
     return shard("{" + entry(UP, offsets=offsets_up) + "," + entry(offsets=offsets_down) + "}", data)
 
 
@@ -79,7 +79,7 @@ def index(**weight_map):
 
 
 def directory(**changes):
-    """A sound two-shard directory; changes replace, add or (None) take away files."""
+    """Makes a valid directory of two shards. Changes replace, add or (None) remove files."""
     files = {
         FIRST: one(name=UP),
         SECOND: one(),
@@ -308,12 +308,12 @@ def build(place, case):
 
 
 def without_notices(stderr):
-    """All lines except warnings that patterns of a rules file match nothing: it was written for whole models."""
+    """Returns all lines except warnings that patterns of a rules file match nothing: it was written for whole models."""
     return "".join(line for line in stderr.splitlines(True) if not line.endswith("matches no tensor\n"))
 
 
 def one_line(stderr, single):
-    """Returns True if this tells one fault in one line of the tool's; of a file alone, after what all runs over one say."""
+    """Returns True if the output is one error line of the tool. For a single file, lines that all runs print are ignored."""
     told = without_notices(stderr)
     told = told.removeprefix(NO_MODEL_TYPE) if single else told
     return told.startswith("tessera: ") and told.count("\n") == 1 and told.endswith("\n")
@@ -338,14 +338,14 @@ def check_refused(checks, options, case, single=None):
 
 
 def run_each(tool, subject, place):
-    """Every conversion in a process of its own: exit code and stderr of each."""
+    """Runs every conversion in its own process. Returns exit code and stderr of each."""
     for number, job in enumerate(jobs.JOBS):
         code, _, stderr = harness.run(tool, [*jobs.words(job.command, subject, output(place, number)), "--quiet"], cpu=60)
         yield code, stderr
 
 
 def run_together(tool, subject, place):
-    """The same of one process."""
+    """Runs every conversion in one process. Returns exit code and stderr of each."""
     return batched.run_batch(tool, [jobs.words(job.command, subject, output(place, number)) for number, job in enumerate(jobs.JOBS)], place)
 
 
@@ -354,8 +354,8 @@ def output(place, number):
 
 
 def check_jobs(checks, options, name, subject, place, single):
-    """No conversion makes anything of it: refused for what is broken, or for not being what the target needs; only
-    those that move bytes without a look carry a value over as it is."""
+    """No conversion accepts the source: it is broken, or not what the target needs. Only conversions that move bytes copy a
+    wrong value."""
     adapter = {f"{adapters.PREFIX}model.layers.0.mlp.down_proj.lora_{letter}.weight": ("F32", shape, bytes(4 * 128))
                for letter, shape in (("A", (1, 128)), ("B", (128, 1)))}
     adapters.write(f"{subject}-lora", adapter, r=1, target_modules=["down_proj"])
@@ -375,7 +375,7 @@ def check_jobs(checks, options, name, subject, place, single):
 
 
 def check_inspected(checks, tool, name, subject, expect):
-    """`inspect` refuses what no reader can open, and shows files that are wrong in values or meaning only."""
+    """`inspect` rejects files that no reader can open, and lists files that are only wrong in values or meaning."""
     code, _, stderr = harness.run(tool, ["inspect", subject, "--can-load", "all", "--quiet"], cpu=60)
     if name.startswith(READABLE):
         checks.check(f"{name}: inspected", code in (0, 1) and stderr == "", f"exit code {code}: {stderr}")
@@ -386,7 +386,7 @@ def check_inspected(checks, tool, name, subject, expect):
 
 
 def kept_as_it_was(source, target, name):
-    """Returns True if the output has the tensor: byte for byte, or quantized with its scales beside it."""
+    """Returns True if the output has the tensor: byte for byte, or quantized with its scales."""
     for path in sorted(pathlib.Path(target).glob("*.safetensors")):
         _, tensors = harness.read_safetensors(path)
         if name in tensors:

@@ -67,7 +67,7 @@ REFUSED = {
 
 
 def many(most):
-    """As many as fit: each is small in the file, and has to stay so in memory and time."""
+    """Makes the largest number that fits. Each is small in the file, and must need little memory and time."""
     return {
         "tensors": report(", ".join(['{"name": "a"}'] * most)),
         "layers": report(", ".join(f'{{"name": "l.{i}.x.weight", "sqnr_db": {i % 97}}}' for i in range(most * 2 // 3))),

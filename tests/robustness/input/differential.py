@@ -42,13 +42,13 @@ OF_JSON = list(STRICTER)[:4]
 
 
 class Reader:
-    """tests/robustness/input/read_files.c, as long as it lives."""
+    """Is tests/robustness/input/read_files.c while it runs."""
 
     def __init__(self, program):
         self.process = subprocess.Popen([program], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
 
     def read(self, kind, data):
-        """(whether it was taken, what was read or the message)."""
+        """Returns (true if it was accepted, the contents or the message)."""
         self.process.stdin.write(kind.encode() + struct.pack("<Q", len(data)) + data)
         self.process.stdin.flush()
         line = self.process.stdout.readline().decode(errors="replace")
@@ -69,7 +69,7 @@ def parse_json(text):
 
 
 def look(value, found, depth=0, listed=False):
-    """Adds to `found` which rules of our own a parsed document breaks. Keys of objects in a list are not checked."""
+    """Adds to `found` the rules of our own that a parsed document breaks. Keys of objects in a list are not checked."""
     if isinstance(value, str):
         if "\0" in value:
             found.add("a NUL in a name or string")
@@ -91,7 +91,7 @@ def look(value, found, depth=0, listed=False):
 
 
 def spell(value):
-    """As the reader does."""
+    """Escapes as the reader does."""
     if isinstance(value, edits.Raw):
         return f"{value} "
     if isinstance(value, str):
@@ -192,7 +192,8 @@ def same_tensors(told, theirs, body):
 
 
 def shard_of(rng):
-    """A small sound file: tensors of any dtype and rank, empty ones, in another order than their data, spaces behind the text."""
+    """Makes a small valid file: tensors of any dtype and rank, empty ones, in another order than their data, spaces after
+    the text."""
     header, body = {}, b""
     for i in range(rng.randrange(6)):
         dtype = rng.choice(list(edits.BITS))
@@ -221,12 +222,12 @@ def make_shard(rng):
 
 
 def bound(n):
-    """ZSTD_compressBound."""
+    """Computes ZSTD_compressBound."""
     return n + (n >> 8) + ((131072 - n) >> 11 if n < 131072 else 0)
 
 
 def unpack_all(packed):
-    """The bytes of one frame after another, as zstd -d has them."""
+    """Returns the bytes of consecutive frames, as zstd -d does."""
     out = b""
     while packed:
         unpacker = zstandard.ZstdDecompressor(max_window_size=1 << 31).decompressobj()
@@ -238,7 +239,7 @@ def unpack_all(packed):
 
 
 def read_archive(data):
-    """The plain bytes, by docs/archive.md; ValueError where it breaks a rule."""
+    """Returns the uncompressed bytes by docs/archive.md. Raises ValueError if the archive breaks a rule."""
     count, flags, magic = struct.unpack("<IBI", data[-9:]) if len(data) >= 9 else (0, 0, 0)
     n = (count - 1) % 2**32
     tail = 24 + 9 * n + 8 + 8 * (n + 1) + 9
@@ -275,7 +276,7 @@ def judge_archive(reader, data, counts):
 
 
 def frames_of(rng, packed, plain, digest, width):
-    """Frames that zstd takes and few write: several in one, without their size, with a checksum, behind one that is skipped."""
+    """Makes rare frames that zstd reads: several in one, without a size, with a checksum, after a skippable one."""
     kind = rng.randrange(6)
     planes = unpack_all(packed)
     if kind == 0:

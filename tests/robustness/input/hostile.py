@@ -37,7 +37,7 @@ Ran = collections.namedtuple("Ran", "code stdout stderr seconds memory")
 
 
 def run(tool, words, folder, limit, environment):
-    """One run in `folder`: what it told, its CPU time and its memory at most."""
+    """Runs the tool once in `folder`. Returns its output, its CPU time and its peak memory."""
     paths = [os.path.join(folder, name) for name in ("stdout", "stderr")]
     writing = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
     actions = [(os.POSIX_SPAWN_OPEN, 0, "/dev/null", os.O_RDONLY, 0)] + [(os.POSIX_SPAWN_OPEN, fd + 1, path, writing, 0o600) for fd, path in enumerate(paths)]
@@ -55,7 +55,7 @@ def run(tool, words, folder, limit, environment):
 
 
 def told_badly(ran, words):
-    """Returns the fault of the words of a run, or None. A line of warning may stand before the error."""
+    """Returns the fault of a run's messages, or None. Warnings may precede the error."""
     text = ran.stderr.decode(errors="replace")
     lines = [line for line in text.splitlines() if line]
     if ran.code in (2, 3, 4) and not (lines and lines[-1].startswith("tessera: ")):
@@ -73,7 +73,7 @@ def told_badly(ran, words):
 
 
 def judge_manifest(target, words):
-    """Exit code 0 says that an output is as the manifest has it: what is untrue, or None."""
+    """Returns what is untrue if exit code 0 claims that an output matches the manifest; or None."""
     folder, given = pathlib.Path(words[2]), pathlib.Path(words[4] if words[3:4] == ["--manifest"] else words[2])
     given = given / target.file if given.is_dir() else given
     own = folder / target.file
@@ -87,7 +87,7 @@ def judge_manifest(target, words):
 
 
 class Attack:
-    """The bases, and what becomes of mutants of them."""
+    """Has the valid bases, and tests their mutants."""
 
     def __init__(self, options, work):
         self.tools = [options.tessera] + ([options.sanitized] if options.sanitized else [])
@@ -102,8 +102,8 @@ class Attack:
         self.targets = [t._replace(commands=taken) for t in kinds.targets(self.bases) if (taken := [c for c in t.commands if self.takes(t, c)])]
 
     def takes(self, target, command, tool=None):
-        """Returns True if the sound base is not refused, so that what is refused of a mutant is what was changed. A build may lack what a
-        command needs, as a report's page."""
+        """Returns True if the valid base is accepted, so that a rejection is caused by the mutation. A build may lack parts
+        that a command needs, such as the page of reports."""
         tool = tool or self.tools[0]
         key = tool, target.base, command, target.file if "FILE" in command else None
         if key not in self.taken:
@@ -116,7 +116,7 @@ class Attack:
         return self.taken[key]
 
     def mutate(self, number):
-        """The mutant's target, command and folder."""
+        """Returns the mutant's target, command and folder."""
         rng = random.Random(number)
         target = rng.choices(self.targets, [t.weight for t in self.targets])[0]
         command = rng.choice(target.commands)
@@ -125,7 +125,7 @@ class Attack:
         return target, command, changed
 
     def lay_out(self, target, changed, folder):
-        """The mutant as files, in a fresh folder; of a manifest, also all else without it."""
+        """Writes the mutant's files to a fresh folder; for a manifest also all other files of the output."""
         source = os.path.join(folder, "src")
         kinds.link_tree(self.bases[target.base], source, target.file)
         if target.edit == "manifest":
@@ -190,7 +190,8 @@ class Attack:
         return self.judge_output(target, words, ran, folder, source)
 
     def judge_output(self, target, words, ran, folder, source):
-        """An output with exit code 0 is a checkpoint, and a rerun over a changed journal leaves the same weights."""
+        """Checks that an output with exit code 0 is a checkpoint, and that a rerun with a changed journal leaves the same
+        weights."""
         out = os.path.join(folder, "out")
         if ran.code == 0 and os.path.isdir(out) and "--dry-run" not in words and words[0] != "batch":
             self.counts["outputs read back"] += 1

@@ -18,11 +18,11 @@ import manifests
 
 
 class Members(list):
-    """An object as a list of [key, value], so that a key can stand twice."""
+    """Is an object as a list of [key, value], so a key can occur twice."""
 
 
 class Raw(str):
-    """Edits of the text as it is."""
+    """Is text that is edited without parsing."""
 
 
 NUMBERS = ["0", "1", "-1", "2", "3", "127", "128", "255", "256", "65536", "2147483647", "2147483648", "4294967296", "9007199254740993",
@@ -47,7 +47,7 @@ def parse(text):
 
 
 def dump(value):
-    """The text. What is nested deep is a Raw."""
+    """Returns the text. Deeply nested values are a Raw."""
     if isinstance(value, Raw):
         return str(value)
     if isinstance(value, Members):
@@ -58,7 +58,7 @@ def dump(value):
 
 
 def _places(value, found=None):
-    """(container, index, index of the value in that element) of every value below this one."""
+    """Yields (container, index, index of the value in that element) of every value below this one."""
     found = [] if found is None else found
     for i, item in enumerate(value):
         at = item if isinstance(value, Members) else value
@@ -81,7 +81,7 @@ def _change_string(rng, text):
 
 
 def edit_tree(rng, tree):
-    """One edit of a tree, in place."""
+    """Edits a tree once, in place."""
     places = _places(tree)
     if not places:
         tree.append(["a", _random_value(rng)] if isinstance(tree, Members) else _random_value(rng))
@@ -114,7 +114,7 @@ def edit_tree(rng, tree):
 
 
 def edit_bytes(rng, data):
-    """Edits that need no structure."""
+    """Edits bytes without a structure."""
     kind, at = rng.randrange(8), rng.randrange(len(data) + 1)
     if kind == 0:
         return data[:at]
@@ -169,7 +169,7 @@ def _other_shape(rng, shape):
 
 
 def _lie(rng, tensor):
-    """Another dtype or shape of as many bytes, mostly."""
+    """Returns another dtype or shape, mostly of the same number of bytes."""
     if rng.random() < 0.5:
         tensor["shape"] = _other_shape(rng, tensor["shape"])
         return
@@ -180,14 +180,14 @@ def _lie(rng, tensor):
 
 
 def _move_back(header, end, by):
-    """Moves the parts that begin at or after `end` to an earlier place."""
+    """Moves the parts that begin at or after `end` to a lower offset."""
     for name, tensor in header.items():
         if name != "__metadata__" and tensor["data_offsets"][0] >= end:
             tensor["data_offsets"] = [x - by for x in tensor["data_offsets"]]
 
 
 def _edit_tensors(rng, header, body):
-    """One edit of what tensors are; offsets that stay right, mostly."""
+    """Edits the tensors once, mostly with correct offsets."""
     names = [name for name in header if name != "__metadata__"]
     if not names:
         return header, body
@@ -282,7 +282,7 @@ def join_planes(data, width):
 
 
 def unpack_archive(data):
-    """[(plain bytes, width)] of its frames."""
+    """Returns [(uncompressed bytes, width)] of its frames."""
     (count,) = struct.unpack("<I", data[-9:-5])
     frames, at, entries = [], 0, len(data) - 9 - 8 * count
     tail = len(data) - (24 + 9 * (count - 1) + 8 + 8 * count + 9)
@@ -295,7 +295,7 @@ def unpack_archive(data):
 
 
 def pack_archive(frames, lie=None):
-    """The bytes of an archive of [(plain bytes, width)]; lie(frame number, packed, plain size, hash, width) may change what the table says."""
+    """Makes an archive of [(uncompressed bytes, width)]. lie(frame number, packed, size, hash, width) may change the table."""
     body, hashes, widths, entries = b"", b"", b"", b""
     for i, (plain, width) in enumerate(frames):
         packed = zstandard.ZstdCompressor(level=1).compress(split_planes(plain, width))
@@ -344,7 +344,7 @@ def edit_archive(rng, data):
 
 
 def edit_blocks(rng, data):
-    """quantization_blocks.zst: the content of one frame changes; sizes and checksums are made right."""
+    """Changes the content of one frame of quantization_blocks.zst, and corrects sizes and checksums."""
     if rng.random() < 0.15:
         return edit_bytes(rng, data)
     frames, left = [], data
@@ -368,7 +368,7 @@ def edit_blocks(rng, data):
 
 
 def edit_journal(rng, data):
-    """Its lines: each change of one is sealed anew, most of the time."""
+    """Changes lines of a journal, mostly with correct checksums."""
     if rng.random() < 0.15:
         return edit_bytes(rng, data)
     lines = data.split(b"\n")[:-1]
@@ -391,7 +391,7 @@ def edit_journal(rng, data):
 
 
 def edit_lines(rng, data):
-    """JSON Lines."""
+    """Edits JSON Lines."""
     lines = data.splitlines()
     i = rng.randrange(len(lines))
     kind = rng.randrange(6)
@@ -450,7 +450,7 @@ def _digest_again(stretch, digests):
 
 
 def _agree(tree):
-    """Makes every digest of digests right again, from below."""
+    """Corrects every digest of digests, from the leaves up."""
     for file in _member(tree, "files") or []:
         parts = [_member(file, "header"), *(_member(file, "tensors") or [])]
         parts = [part for part in parts if isinstance(part, Members)]
@@ -461,7 +461,7 @@ def _agree(tree):
 
 
 def edit_manifest(rng, data):
-    """The last line is made right again, mostly, and the digests of digests at times."""
+    """Edits a manifest, mostly with a correct last line, and sometimes with correct digests of digests."""
     if rng.random() < 0.1:
         return edit_bytes(rng, data)
     tree = Members(pair for pair in parse(data) if pair[0] != "manifest_xxh128")

@@ -62,12 +62,12 @@ SHARD, INDEX = "model.safetensors", "model.safetensors.index.json"
 
 
 def _random_weights(rng, count):
-    """BF16 between 2^-10 and 1."""
+    """Makes BF16 between 2^-10 and 1."""
     return b"".join(struct.pack("<H", rng.randrange(2) << 15 | rng.randrange(117, 127) << 7 | rng.randrange(128)) for _ in range(count))
 
 
 def make_plain(path):
-    """A dense model of one layer in two shards with an index."""
+    """Makes a dense model of one layer in two shards with an index."""
     rng = random.Random(7)
     shapes = {"model.embed_tokens.weight": [VOCABULARY, HIDDEN], "lm_head.weight": [VOCABULARY, HIDDEN], "model.norm.weight": [HIDDEN]}
     layer = "model.layers.0."
@@ -99,7 +99,7 @@ def _made(tool, line, **places):
 
 
 def _write_beside(folder):
-    """Files that stand by themselves."""
+    """Writes files without dependencies on others."""
     up = "model.layers.0.mlp.up_proj"
     _write(folder, "rules.json", {"schema": "tessera-rules/1", "dialect": "compressed-tensors", "note": "n", "rules": [
         {"match": "*.q_proj", "scheme": "mxfp8"}, {"match": [f"{up}.weight", "*.gate_proj"], "scheme": "int4-weight-only", "note": "n"},
@@ -119,7 +119,7 @@ def _write_beside(folder):
 
 
 def make_bases(tool, maker, work):
-    """{name: folder} of every sound base."""
+    """Returns {name: folder} of every valid base."""
     bases = {name: os.path.join(work, f"base-{name}") for name in ("plain", *QUANTIZED, *remade.KINDS, "archive", "archive-planes", "tp", "blobs", "latent",
                                                                    "mp", "beside", "results")}
     make_plain(bases["plain"])
@@ -141,7 +141,7 @@ def make_bases(tool, maker, work):
 
 
 def targets(bases):
-    """All targets, as the files of the bases are named."""
+    """Returns all targets, named as the files of the bases."""
     found = [Target("plain", name, "json", PLAIN, 4) for name in ("config.json", INDEX)]
     found += [Target("plain", name, "shard", PLAIN, 6) for name in os.listdir(bases["plain"]) if name.endswith(".safetensors")]
     for base in (*QUANTIZED, *remade.KINDS):
@@ -174,7 +174,7 @@ def targets(bases):
 
 
 def link_tree(source, to, changed):
-    """A copy by hard links; the file that is to be changed, and what a rerun writes to, are copied."""
+    """Copies a tree by hard links. The file to be changed, and files that a rerun writes, are copied."""
     for folder, _, names in os.walk(source):
         inside = os.path.join(to, os.path.relpath(folder, source))
         os.makedirs(inside, exist_ok=True)

@@ -98,7 +98,7 @@ class Places:
         return ended.returncode, ended.stdout, ended.stderr
 
     def written(self):
-        """Bytes of what came out, without the journal's folder; {}: nothing did."""
+        """Returns the bytes of the output without the journal's folder; {} without an output."""
         out = self.places["DST"]
         return {str(path.relative_to(out)): path.read_bytes() for path in out.rglob("*") if path.is_file() and ".tessera" not in path.parts}
 

@@ -22,7 +22,7 @@ A_SHARD = 50000
 
 
 def make(folder, count):
-    """`count` tensors: experts of some layers, in two of three a matrix of 16 x 16, else one number."""
+    """Makes `count` tensors: experts of some layers, a matrix of 16 x 16 in two of three, otherwise one number."""
     folder.mkdir(parents=True)
     names, shards = {}, -(-count // A_SHARD)
     for shard in range(shards):
@@ -39,7 +39,7 @@ def make(folder, count):
 
 
 def check_header(checks, tool, work):
-    """An output's header may be as long as readers take, and a plan that needs a longer one is refused."""
+    """An output's header may be as long as readers accept. A plan that needs a longer one is rejected."""
     source, name = work / "long", "n" * 60000
     source.mkdir()
     shapes = {f"model.layers.{i}.mlp.{name}.up_proj.weight": [16, 16] for i in range(1000)}
@@ -51,7 +51,7 @@ def check_header(checks, tool, work):
 
 
 def measured(tool, words):
-    """(exit code, seconds of CPU, bytes of memory, what was said) of a run."""
+    """Returns (exit code, seconds of CPU, bytes of memory, messages) of a run."""
     process = subprocess.Popen([tool, *words], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
     resource.prlimit(process.pid, resource.RLIMIT_CPU, (900, 901))
     said = process.stderr.read()

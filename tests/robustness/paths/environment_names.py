@@ -43,7 +43,7 @@ class Named:
         (work / "jobs").write_text(json.dumps({"name": "one", "args": ["quantize", str(work / "src"), "-o", str(work / "dst")]}) + "\n")
 
     def run(self, begins, command, name):
-        """(exit code, stdout, stderr, the output's files) with this name."""
+        """Returns (exit code, stdout, stderr, the output's files) with this name."""
         folder = os.fsencode(self.work / "odd")
         for place in (folder, *(self.places[word] for word in ("DST", "JSON", "JUNIT", "MARK", "SIDE"))):
             shutil.rmtree(place, ignore_errors=True)

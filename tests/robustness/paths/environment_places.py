@@ -27,7 +27,7 @@ READING = ["inspect SRC", "verify FP8 --against SRC", "verify --manifest FP8", "
 
 
 def own_namespace():
-    """Why this process cannot have mounts of its own, or None: it has."""
+    """Returns the reason why this process cannot have its own mounts, or None."""
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.unshare(CLONE_NEWNS) != 0 or libc.mount(None, b"/", None, MS_REC | MS_PRIVATE, None) != 0:
         return os.strerror(ctypes.get_errno())
@@ -59,7 +59,7 @@ class Places:
 
     @staticmethod
     def tree(folder):
-        """The bytes of what came out, without what is Tessera's own or the file system's."""
+        """Returns the bytes of the output, without records of Tessera and files of the file system."""
         return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*")
                 if path.is_file() and ".tessera" not in path.parts and path.name != "tessera.manifest.json"} if folder.is_dir() else {}
 
@@ -72,7 +72,7 @@ class Places:
 
 
 def read_only(p):
-    """A source, a finished output and a new one where nothing can be written."""
+    """Tests a source, a finished output and a new one where nothing can be written."""
     folder = p.work / "sealed"
     shutil.copytree(p.where["SRC"], folder / "src")
     shutil.copytree(p.where["FP8"], folder / "fp8")
@@ -95,7 +95,7 @@ def read_only(p):
 
 
 def not_allowed(p):
-    """As a user who may not read or write what is there."""
+    """Tests a user without permission to read or write the files."""
     closed = p.work / "closed"
     shutil.copytree(p.where["SRC"], closed / "src")
     shutil.copytree(p.where["FP8"], closed / "fp8")
@@ -122,7 +122,7 @@ def not_allowed(p):
 
 
 def full_inodes(p):
-    """A file system that has no room for one more name, after each number of them."""
+    """Tests a file system without space for one more name, after each number of names."""
     folder = p.work / "names"
     folder.mkdir()
     ended = {}
@@ -147,7 +147,7 @@ def full_inodes(p):
 
 
 def lay(name, folder, image):
-    """Mounts a file system; says why it cannot, or None."""
+    """Mounts a file system. Returns the reason of a failure, or None."""
     folder.mkdir()
     if name == "overlay":
         for part in ("lower", "upper", "work"):
@@ -166,7 +166,7 @@ def lay(name, folder, image):
 
 
 def foreign(p):
-    """The same bytes, from and to every file system that this machine has."""
+    """The bytes are the same from and to every file system of this machine."""
     tried = []
     for name in SYSTEMS if p.options.all else SAMPLE:
         folder, image = p.work / f"on {name}", p.work / f"{name}.image"

@@ -28,7 +28,7 @@ SPREAD, SPREAD_OF_ALL = 3, 60
 
 
 def plans(counts, everything, number):
-    """(name, signal, plan) of each run of a command with these calls."""
+    """Yields (name, signal, plan) of each run of a command with these calls."""
     total = sum(count for kind, count in counts.items() if kind not in ("malloc", "clock"))
     points = SPREAD_OF_ALL if everything else SPREAD
     for index, at in enumerate(sorted({1 + (total - 1) * i // max(1, points - 1) for i in range(points)})):
@@ -41,7 +41,7 @@ def plans(counts, everything, number):
 
 
 class Interrupted:
-    """A tool that gets a signal to end."""
+    """Is a tool that receives a signal to end."""
 
     def __init__(self, checks, options, work):
         self.checks, self.options, self.work = checks, options, work
@@ -79,7 +79,7 @@ class Interrupted:
             self.checks.check(f"{case.name}: {which.name}, {name} ({told.hits[0]})", not wrong, "; ".join(wrong))
 
     def judged(self, case, usual, told, whole, which):
-        """Returns the fault of a run that was told to end, or None."""
+        """Returns the fault of a run that received a signal, or None."""
         found = trees.tree_of(self.out)
         differs = trees.difference(whole, found)
         before = trees.tree_of(case.places[case.begins]) if case.begins else {}
@@ -102,7 +102,7 @@ class Interrupted:
 
     @staticmethod
     def of_report(path, code):
-        """Returns the fault of a report that is there, or None."""
+        """Returns the fault of an existing report, or None."""
         try:
             result = json.loads(path.read_bytes())
         except ValueError as error:
@@ -113,7 +113,7 @@ class Interrupted:
 
 
 def check(checks, options, work):
-    """All cases of fault_cases.py that are no conversion of the jobs table, whose files are written as those of the others."""
+    """Tests all cases of fault_cases.py that are not conversions of the jobs table, which write files like the others."""
     attack = Interrupted(checks, options, work)
     for number, case in enumerate(fault_cases.other_cases(options, work)):
         if options.all or any(case.name.startswith(start) for start in SAMPLE):

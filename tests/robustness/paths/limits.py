@@ -18,7 +18,7 @@ def limited(which, value):
 
 
 def run(tool, words, preexec=None):
-    """(exit code, stderr); -1 for a hang."""
+    """Returns (exit code, stderr); -1 for a hang."""
     try:
         done = subprocess.run([tool, *words], stdin=subprocess.DEVNULL, capture_output=True, timeout=PATIENCE, preexec_fn=preexec)
     except subprocess.TimeoutExpired:
@@ -49,7 +49,7 @@ def check_limits(checks, tool, work):
 
 
 def check_pipes(checks, tool, work):
-    """A FIFO in place of a file, without a writer."""
+    """Tests a FIFO without a writer in place of a file."""
     source, odd, fifo = (os.path.join(work, n) for n in ("SRC", "odd", "fifo"))
     os.mkfifo(fifo)
     for name in ("config.json", "tokenizer.json", "model.safetensors"):
@@ -75,7 +75,7 @@ def check_pipes(checks, tool, work):
 
 
 def check_circles(checks, tool, work):
-    """Links to folders that they lie in are not gone through; those to other folders are."""
+    """Links to parent folders are not followed; those to other folders are."""
     source = harness.make_checkpoint(os.environ["MAKE_CHECKPOINT"], "llama", os.path.join(work, "circles"))
     os.makedirs(os.path.join(source, "one"))
     with open(os.path.join(source, "one", "notes.txt"), "w") as file:

@@ -140,12 +140,12 @@ def prepare(make, tool, work):
 
 
 def spell(work, command):
-    """The words of a command line, with those that begin with a capital letter below `work`."""
+    """Returns the words of a command line. Those that begin with a capital letter become paths below `work`."""
     return [os.path.join(work, w) if w[0].isupper() else w for w in command.split()]
 
 
 def snapshot(work):
-    """Every name below `work` with what it is and holds; FIFOs are not opened."""
+    """Returns every name below `work` with its type and contents; FIFOs are not opened."""
     found = {}
     for folder, folders, files in os.walk(work):
         for name in folders + files:
@@ -180,7 +180,7 @@ def check_rows(checks, tool, work):
 
 
 def check_mounts(checks, tool, work):
-    """In a mount namespace of its own, which takes root."""
+    """Runs in its own mount namespace, which needs root."""
     if os.geteuid() != 0 or subprocess.run(["unshare", "-m", "true"], capture_output=True).returncode != 0:
         print("skipped: bind mounts need root and unshare(1)")
         return
@@ -197,7 +197,8 @@ def check_mounts(checks, tool, work):
 
 
 def check_fine(checks, tool, work):
-    """Outputs that do not overlap inputs are accepted: a DST above in name only, reports next to checkpoints, links to reports."""
+    """Outputs that do not overlap inputs are accepted: a DST whose name begins with an input's, reports next to checkpoints,
+    links to reports."""
     path = lambda name: os.path.join(work, name)
     os.symlink("real.json", path("latest.json"))
     for name in ("real.json", "old.json"):
@@ -222,7 +223,7 @@ def check_fine(checks, tool, work):
 
 
 def check_nodes(checks, tool, work):
-    """A device and a pipe are written to, and still there afterwards; a pipe without a reader does not block."""
+    """A device and a pipe are written and still exist afterwards. A pipe without a reader does not block."""
     fifo = os.path.join(work, "fifo")
     os.mkfifo(fifo)
     code, _, stderr = harness.run(tool, ["inspect", os.path.join(work, "SRC"), "--json", fifo], cpu=60)

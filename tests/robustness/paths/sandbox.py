@@ -27,7 +27,7 @@ SAMPLE = ("quantize f32", "quantize nvfp4", "convert tp", "convert archive", "co
 
 
 def escapes(options, shim, place, command, *before):
-    """Runs a command with the planted fault: {what was tried: error's number}."""
+    """Runs a command with the planted fault. Returns {attempted operation: error number}."""
     source = place / "source"
     shutil.rmtree(source, ignore_errors=True)
     shutil.copytree(place / "model", source)
@@ -77,7 +77,7 @@ def held(checks, options, shim, place):
 
 
 def held_remote(checks, options, shim, place):
-    """With a source or the output on a server connections are allowed, and nothing else."""
+    """With a remote source or output, only connections are allowed in addition."""
     if not json.loads(harness.run(options.tessera, ["--version", "--json"])[1])["features"]["remote"]:
         print("skipped: remote sources (built without libcurl)")
         return

@@ -83,7 +83,7 @@ def close_all():
 
 
 def check_closed(checks, tool, work):
-    """With 0 to 2 closed, no file of a job may take their numbers: looked up while it runs, and by its bytes."""
+    """With 0 to 2 closed, no file of a job gets their numbers. Checked during the run, and by the bytes."""
     source, target, plain = (os.path.join(work, n) for n in ("BIG", "closed", "plain"))
     process = subprocess.Popen([tool, "quantize", source, "-o", target, "--threads", "1"], preexec_fn=close_all, close_fds=False)
     seen = set()
@@ -106,7 +106,7 @@ def check_closed(checks, tool, work):
 
 
 def check_shown(checks, command, code, text, forged="PASS  names"):
-    """`text` is what a terminal would get."""
+    """Checks `text`, the output for a terminal."""
     found = CONTROLS.search(text)
     checks.check(f"{command}: nothing steers the terminal", found is None, found and repr(text[max(0, found.start() - 60):][:120]))
     checks.check(f"{command}: no forged line", not any(line.startswith(forged) for line in text.split("\n")), text)
@@ -167,7 +167,7 @@ def check_hostile(checks, tool, work):
 
 
 def check_file_names(checks, tool, work):
-    """Names of files with control characters end up in journals and lists: they are refused at the door."""
+    """Names of files with control characters would be in journals and lists, so they are rejected first."""
     for name in ("notes\nforged.txt", "notes\x1b[2J.txt", "tokenizer\x7f.json"):
         source = os.path.join(work, f"names{len(name)}{ord(name[5])}")
         hostile_checkpoint(source, ["model.layers.0.mlp.up_proj.weight"], {"model_type": "llama"})
@@ -182,7 +182,7 @@ def check_file_names(checks, tool, work):
 
 
 def check_long_names(checks, tool, work):
-    """The reason follows a name of any length."""
+    """The reason is printed after a name of any length."""
     for length in 900, 1100, 5000, 60000:
         source = os.path.join(work, f"long{length}")
         name = f"model.layers.0.mlp.{'x' * length}.up_proj.weight"
