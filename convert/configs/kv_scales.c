@@ -193,7 +193,8 @@ static int attention_of(const tsr_model *model, const tsr_tensor *t)
     return 0;
 }
 
-/* Finds the scale of keys (kind 'k') or values. ModelOpt stores no scale below 1, but for a given one. */
+/* Finds the scale of keys (kind 'k') or values. A computed scale below 1 becomes 1 in
+ * ModelOpt's form; a given one is kept. */
 static tsr_status find_scale(tsr_plan *plan, const tsr_kv_origin *origin, const tsr_tensor *t, int length, char kind,
                              bool modelopt, float *scale, tsr_err *err)
 {

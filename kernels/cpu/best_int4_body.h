@@ -165,7 +165,7 @@ static void search_scales(int4_search *s, float low, int4_range *range)
     search_range(s, 0, *range);
 }
 
-/* The largest code on each side of 0 times a scale below which clipping there costs too much. */
+/* Bounds of the largest code times the scale on each side of 0. Below a bound, clipping on that side costs too much. */
 typedef struct int4_sides {
     double above, below;
 } int4_sides;
