@@ -3,6 +3,7 @@
 
 #include "common/checked.h"
 #include "formats/checkpoint/dtype.h"
+#include "verify/evidence/tensor_core_step.h"
 #include "verify/values/lanes.h"
 #include "verify/values/weight_reader.h"
 
@@ -67,21 +68,10 @@ static ALWAYS_INLINE void dot(const double *a, const double *w, size_t n, double
 FOR_EVERY_ISA(sum_steps, (const double *a, const double *w, step_sums *steps), (a, w, steps))
 FOR_EVERY_ISA(dot, (const double *a, const double *w, size_t n, double *total), (a, w, n, total))
 
-/* Returns the largest power of two that is not above x > 0. */
-static double binade(double x)
-{
-    uint64_t bits;
-    memcpy(&bits, &x, sizeof bits);
-    bits &= 0x7FF0000000000000u;
-    memcpy(&x, &bits, sizeof x);
-    return x;
-}
-
 static void add_step(tsr_exact *e, unsigned which, double largest, double scale)
 {
-    const double q = binade(largest) * 0x1p-13 * scale;
-    e->slack[which] += (TSR_GEMM_STEP + 1) * 0x1p-13 * 1.01 * largest * scale;
-    e->variance[which] += (TSR_GEMM_STEP + 1) / 3.0 * q * q;
+    e->slack[which] += tsr_step_slack(largest) * scale;
+    e->variance[which] += tsr_step_variance(tsr_step_quantum(largest) * scale);
 }
 
 static void add_tile(tsr_exact *e, const step_sums *steps, double scale)
@@ -131,7 +121,7 @@ double tsr_half_step(tsr_out out, double x)
     static const struct {
         double least, half; /* the smallest normal number; half a step over its power of two */
     } kFormats[TSR_N_OUTS] = {{0x1p-126, 0x1p-8}, {0x1p-14, 0x1p-11}, {0x1p-126, 0x1p-24}};
-    return binade(fmax(x, kFormats[out].least)) * kFormats[out].half;
+    return tsr_binade(fmax(x, kFormats[out].least)) * kFormats[out].half;
 }
 
 static double tiles_of(size_t k)

@@ -268,8 +268,7 @@ static tsr_status read_stage(const check *c, const tsr_tensor *t, size_t element
 static void unmask(const check *c, size_t heads, double *scores)
 {
     for (size_t i = 0; i < c->batch.queries * heads; i++) {
-        const size_t q = i / heads, seen = c->batch.token_of[q] + 1 - c->batch.first[c->batch.seq_of[q]];
-        for (size_t t = seen; t < c->batch.longest; t++)
+        for (size_t t = tsr_mla_tokens_seen(&c->batch, i / heads); t < c->batch.longest; t++)
             scores[i * c->batch.longest + t] = 0;
     }
 }

@@ -25,16 +25,30 @@ typedef struct pass {
     tsr_token_choice choice; /* by the model's scores in double */
 } pass;
 
+/* Returns the end of the queries of one sequence, which begin at `from`. */
+static size_t end_of_sequence(const tsr_mla_batch *b, size_t from)
+{
+    size_t to = from;
+    while (to < b->queries && b->seq_of[to] == b->seq_of[from])
+        to++;
+    return to;
+}
+
+/* Returns the tokens of a batch without their numbers in the vocabulary. */
+static tsr_tokens tokens_of(const tsr_mla_batch *b)
+{
+    return (tsr_tokens){.sequences = b->sequences, .count = b->tokens, .longest = b->longest, .first = b->first};
+}
+
 /* Chooses the tokens with the largest scores, [queries][longest]. */
 static tsr_status choose(const pass *p, const double *scores, tsr_token_choice *choice, tsr_err *err)
 {
     const tsr_mla_batch *const b = p->s->batch;
     const tsr_run_options *const run = &p->s->options->run;
-    const tsr_tokens tokens = {.sequences = b->sequences, .count = b->tokens, .longest = b->longest, .first = b->first};
+    const tsr_tokens tokens = tokens_of(b);
     TSR_TRY(tsr_token_choice_make(choice, 1, &tokens, 1, err));
     for (size_t from = 0, to; from < b->queries; from = to) {
-        for (to = from; to < b->queries && b->seq_of[to] == b->seq_of[from]; to++)
-            ;
+        to = end_of_sequence(b, from);
         const tsr_token_scores of = {.scores = scores + from * b->longest,
                                      .queries = to - from,
                                      .keys = b->longest,
@@ -52,7 +66,7 @@ static tsr_status judge_scores(const pass *p, const char *what, const double *x,
                                const double *y, tsr_err *err)
 {
     const tsr_mla_batch *const b = p->s->batch;
-    const tsr_tokens tokens = {.sequences = b->sequences, .count = b->tokens, .longest = b->longest, .first = b->first};
+    const tsr_tokens tokens = tokens_of(b);
     tsr_token_choice other = {0};
     tsr_judgement j = {
         .subject = p->s->name, .what = what, .kind = TSR_ERROR_QUANTIZATION, .of_bound = -1, .of_expected = -1};
@@ -97,9 +111,22 @@ typedef struct indexing {
     const pass *p;
     tsr_index_codes codes;
     double *value, *bound, *variance, *got;
-    float *logits; /* [queries][tokens] of one sequence */
-    int32_t *seen; /* [queries] */
+    bool tensor_core; /* bound and variance are those of a tensor core */
+    float *logits;    /* [queries][tokens] of one sequence */
+    int32_t *seen;    /* [queries] */
 } indexing;
+
+/* Computes the exact scores, with the bounds of one way of accumulating. */
+static tsr_status solve(indexing *x, bool tensor_core, tsr_err *err)
+{
+    const tsr_mla_subject *const s = x->p->s;
+    const tsr_index_exact exact = {x->value, x->bound, x->variance};
+    x->tensor_core = tensor_core;
+    TSR_TRY(
+        tsr_index_solve(&x->codes, s->model, s->batch, tensor_core, TSR_INDEX_RIGHT, &s->options->run, &exact, err));
+    tsr_lap(x->p->evidence, TSR_PHASE_ORACLE, x->p->since);
+    return TSR_OK;
+}
 
 /* Runs a kernel on each sequence with queries. Fills `got`, with 0 for tokens that are not seen. *hidden is false if a
  * token that is not seen has another score than -infinity. */
@@ -109,8 +136,9 @@ static tsr_status run_index(indexing *x, const tsr_device_index *kernel, double 
     *hidden = true;
     for (size_t from = 0, to; from < b->queries; from = to) {
         double once = 0;
-        for (to = from; to < b->queries && b->seq_of[to] == b->seq_of[from]; to++)
-            x->seen[to] = (int32_t)tsr_mla_tokens_seen(b, to);
+        to = end_of_sequence(b, from);
+        for (size_t i = from; i < to; i++)
+            x->seen[i] = (int32_t)tsr_mla_tokens_seen(b, i);
         tsr_index_scores args = tsr_index_arguments(&x->codes, x->p->s->model, b, from, to);
         args.seen = x->seen + from;
         args.logits = x->logits;
@@ -156,8 +184,7 @@ static tsr_status judge_kernel(indexing *x, const tsr_device_index *kernel, tsr_
 {
     const pass *const p = x->p;
     const tsr_mla_batch *const b = p->s->batch;
-    const tsr_index_exact exact = {x->value, x->bound, x->variance};
-    const double steps = (double)tsr_ceil_div(p->s->model->index.dim, 32);
+    const double steps = (double)tsr_ceil_div(p->s->model->index.dim, TSR_GEMM_STEP);
     char what[96];
     bool hidden;
     double seconds = 0;
@@ -168,9 +195,8 @@ static tsr_status judge_kernel(indexing *x, const tsr_device_index *kernel, tsr_
         return tsr_mla_skip_once(p->evidence, p->s->name, why.msg, err);
     if (status != TSR_OK)
         return tsr_fail_with(err, status, &why);
-    TSR_TRY(tsr_index_solve(&x->codes, p->s->model, b, kernel->tensor_core, TSR_INDEX_RIGHT, &p->s->options->run,
-                            &exact, err));
-    tsr_lap(p->evidence, TSR_PHASE_ORACLE, p->since);
+    if (kernel->tensor_core != x->tensor_core)
+        TSR_TRY(solve(x, kernel->tensor_core, err));
     snprintf(what, sizeof what, "%s%s", kernel->name, p->name);
     const tsr_tally_of of = {.subject = p->s->name,
                              .what = what,
@@ -202,12 +228,10 @@ static tsr_status check_form(indexing *x, bool rotated, bool kernels, tsr_err *e
 {
     const pass *const p = x->p;
     const tsr_mla_subject *const s = p->s;
-    const tsr_index_exact exact = {.value = x->value};
     char what[96];
     TSR_TRY(tsr_index_codes_make(&x->codes, s->model, s->batch, s->stages, rotated, err));
     tsr_lap(p->evidence, TSR_PHASE_QUANTIZE, p->since);
-    TSR_TRY(tsr_index_solve(&x->codes, s->model, s->batch, false, TSR_INDEX_RIGHT, &s->options->run, &exact, err));
-    tsr_lap(p->evidence, TSR_PHASE_ORACLE, p->since);
+    TSR_TRY(solve(x, false, err));
     snprintf(what, sizeof what, "index scores in FP8%s%s", rotated ? ", rotated" : "", p->name);
     TSR_TRY(judge_scores(p, what, s->stages->of[TSR_STAGE_INDEX_SCORES], &p->choice, x->value, err));
     for (size_t i = 0; kernels && i < s->options->device->n_indexes; i++)

@@ -3,13 +3,12 @@
 
 #include "common/float_bits.h"
 #include "common/parallel/parallel_for.h"
+#include "verify/evidence/tensor_core_step.h"
 
 #include <math.h>
 #include <string.h>
 
-enum { STEP = 32 /* products of a tensor core's step */ };
-
-static const double kUnit = 0x1p-24, kKept = 0x1p-13, kHigherOrders = 1.01, kLeastAmax = 1e-4;
+static const double kUnit = 0x1p-24, kHigherOrders = 1.01, kLeastAmax = 1e-4;
 
 const char *tsr_index_without_codes(size_t dim, bool rotated)
 {
@@ -128,19 +127,13 @@ typedef struct head_sums {
     double slack, variance; /* errors of a tensor core */
 } head_sums;
 
-/* Returns the largest power of two that is not above x. */
-static double power_below(double x)
-{
-    return x > 0 ? ldexp(1, ilogb(x)) : 0;
-}
-
 static head_sums add_head(const solving *w, const uint8_t *q, const uint8_t *k)
 {
     const size_t dim = w->model->index.dim;
     head_sums s = {0};
-    for (size_t at = 0; at < dim; at += STEP) {
+    for (size_t at = 0; at < dim; at += TSR_GEMM_STEP) {
         double largest = fabs(s.sum), step = 0;
-        for (size_t d = at; d < dim && d < at + STEP; d++) {
+        for (size_t d = at; d < dim && d < at + TSR_GEMM_STEP; d++) {
             const double product = w->values[q[d]] * w->values[k[d]];
             step += product;
             s.mass += fabs(product);
@@ -148,8 +141,8 @@ static head_sums add_head(const solving *w, const uint8_t *q, const uint8_t *k)
             largest = fmax(largest, fabs(product));
         }
         s.sum += step;
-        s.slack += (STEP + 1) * kKept * kHigherOrders * largest;
-        s.variance += (STEP + 1) / 3.0 * power_below(largest) * power_below(largest) * kKept * kKept;
+        s.slack += tsr_step_slack(largest);
+        s.variance += tsr_step_variance(tsr_step_quantum(largest));
     }
     return s;
 }
