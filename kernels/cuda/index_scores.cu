@@ -12,7 +12,6 @@ namespace
 {
 
 constexpr char kWhat[] = "index scores";
-constexpr bool kFastIsTested = false; /* true: TSR_INDEX_AUTO selects the fast kernel */
 
 __device__ __forceinline__ int seen_by(const tsr_index_scores &p, int64_t query)
 {
@@ -210,7 +209,7 @@ template <int HEADS> tsr_status launch_fast(const tsr_index_scores &p, int proce
 
 tsr_index_kind tsr_cuda_index_choose(const tsr_index_scores *args, tsr_index_kind kind, const tsr_cuda_device *device)
 {
-    return kind != TSR_INDEX_AUTO ? kind : kFastIsTested && fast_fits(args, device) ? TSR_INDEX_FAST : TSR_INDEX_PLAIN;
+    return kind != TSR_INDEX_AUTO ? kind : fast_fits(args, device) ? TSR_INDEX_FAST : TSR_INDEX_PLAIN;
 }
 
 tsr_status tsr_cuda_index_scores(const tsr_index_scores *args, tsr_index_kind kind, tsr_stream stream, tsr_err *err)

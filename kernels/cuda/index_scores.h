@@ -1,8 +1,7 @@
 /* Scores of an indexer in FP8 on a GPU, with the definition of kernels/cpu/index_scores.h: DeepGEMM's fp8_mqa_logits.
  *
  * The plain kernel has the bits of the definition. The fast one needs sm_90, width 128, 32 or 64 heads, and q and k
- * 16-byte aligned. It is assembled and was not run yet, so TSR_INDEX_AUTO selects the plain one for all shapes. Codes,
- * scales and weights of keys that a query does not see may be anything.
+ * 16-byte aligned. Codes, scales and weights of keys that a query does not see may be anything.
  *
  * Kernel error of the fast kernel against the exact value over the same operands, |logits - exact| <=
  *     |k_scale| * sum over h of |weights| * (E + 1.01 * (heads + 8) * 2^-24 * (relu + E)),

@@ -55,7 +55,6 @@ template <typename PROBLEM> __global__ void __launch_bounds__(kPlainThreads) pla
 /* ---- launchers --------------------------------------------------------------------------------------------------- */
 
 constexpr char kWhat[] = "MLA decoding";
-constexpr bool kGatheringIsTested = false; /* true: TSR_MLA_AUTO selects the fast kernel for indices and for FP8 */
 
 bool fast_fits(const tsr_mla_decode *args, const tsr_cuda_device *device)
 {
@@ -207,8 +206,7 @@ tsr_status launch_fast(const PROBLEM &p, const schedule &s, int64_t pages, tsr_s
 
 tsr_mla_kind tsr_cuda_mla_choose(const tsr_mla_decode *args, const tsr_cuda_device *device)
 {
-    const bool chosen = fast_fits(args, device) && (kGatheringIsTested || (!args->indices && !args->fp8));
-    return args->kind != TSR_MLA_AUTO ? args->kind : chosen ? TSR_MLA_FAST : TSR_MLA_PLAIN;
+    return args->kind != TSR_MLA_AUTO ? args->kind : fast_fits(args, device) ? TSR_MLA_FAST : TSR_MLA_PLAIN;
 }
 
 size_t tsr_cuda_mla_workspace(const tsr_mla_decode *args, const tsr_cuda_device *device)

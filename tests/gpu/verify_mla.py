@@ -118,8 +118,8 @@ def main():
 
         name, sparse = "8 heads, 70 of 300 tokens", make_layer(pathlib.Path(place) / "sparse", SPARSE)
         found, _ = verify(checks, options.tessera, name, sparse, "--sparse", "--kv", "fp8", "--batch", 3, "--context", 300, **one)
-        wanted = {f"{both[0]}, index scores{batch}" for batch in ("", ", prefill")}
-        wanted |= {f"{both[0]}, sparse{batch}, {cache}" for batch in ("", " prefill") for cache in CACHES}
+        wanted = {f"{kernel}, index scores{batch}" for kernel in both for batch in ("", ", prefill")}
+        wanted |= {f"{kernel}, sparse{batch}, {cache}" for kernel in both for batch in ("", " prefill") for cache in CACHES}
         checks.check(f"{name}: what was judged", wanted <= set(found), sorted(wanted - set(found)))
 
         layers = [("8 heads, 512 + 64, every GPU", small)]

@@ -284,7 +284,6 @@ static tsr_status add_cpu(tsr_device *device, tsr_err *err)
         device, &(tsr_device_mx_gemm){.name = "reference", .run = run_cpu_mx_gemm, .rounds_last = true}, err));
     TSR_TRY(tsr_device_add_mla(device,
                                &(tsr_device_mla){.name = "cpu, paged decode",
-                                                 .sparse = true,
                                                  .run = run_cpu_mla,
                                                  .project = run_cpu_project,
                                                  .ranks = {.sum = run_cpu_sum}},

@@ -156,7 +156,6 @@ struct tsr_device_mla {
                              * kernels/cpu/mla_attention.h */
     bool to_bf16;           /* rounds its result to BF16 */
     bool widens;            /* converts an FP8 cache to BF16 when reading it, exactly, since scales are powers of two */
-    bool sparse;            /* accepts args->indices. Otherwise it is not called with them */
     tsr_device_mla_fn *run; /* TSR_E_UNSUPPORTED: it does not support this shape */
     tsr_device_project_fn *project;
     tsr_device_ranks ranks;

@@ -9,10 +9,6 @@
 
 #include <stdlib.h>
 
-/* The fast kernels of sparse attention are assembled and were not run yet (docs/kernels/mla_sparse.md). Until the programs
- * in tests/gpu have run them, they are not launched here. */
-static const bool kFastSparseWasRun = false;
-
 /* Slots of tsr_gpu_run. */
 enum { Q, CACHE, TABLE, SEQLENS, INDICES, OUT, WORKSPACE };
 
@@ -242,7 +238,6 @@ tsr_status tsr_device_add_cuda_mla(tsr_device *device, tsr_err *err)
     tsr_device_mla mla = {.name = "CUDA plain",
                           .to_bf16 = true,
                           .widens = true,
-                          .sparse = true,
                           .run = run_mla,
                           .project = run_project,
                           .ranks = TSR_CUDA_RANKS,
@@ -260,12 +255,8 @@ tsr_status tsr_device_add_cuda_mla(tsr_device *device, tsr_err *err)
     index.name = "CUDA fast, index scores";
     index.tensor_core = true;
     index.variant = TSR_INDEX_FAST;
-    if (kFastSparseWasRun)
-        TSR_TRY(tsr_device_add_index(device, &index, err));
-    else
-        tsr_device_leave_out(device, "mla", index.name, "it was not run on a GPU yet");
+    TSR_TRY(tsr_device_add_index(device, &index, err));
     mla.name = "CUDA fast";
-    mla.sparse = kFastSparseWasRun;
     mla.tensor_core = true;
     mla.variant = TSR_MLA_FAST;
     return tsr_device_add_mla(device, &mla, err);

@@ -64,6 +64,16 @@ static void add_error(tsr_kernel_tally *t, double size, double weight)
     t->errors[at].n++;
 }
 
+/* Returns the nearest number of the result's type. */
+static double rounded(const tsr_kernel_tally *t, double exact)
+{
+    float nearest = (float)exact;
+    if (t->of.out == TSR_OUT_F32)
+        return exact;
+    tsr_out_round(t->of.out, &nearest, 1);
+    return (double)nearest;
+}
+
 void tsr_kernel_tally_count(tsr_kernel_tally *t, size_t row, size_t col, double exact, double got, double bound,
                             double variance)
 {
@@ -74,10 +84,11 @@ void tsr_kernel_tally_count(tsr_kernel_tally *t, size_t row, size_t col, double 
         t->judgement.of_bound = fmax(t->judgement.of_bound, bound > 0 ? size / bound : INFINITY);
     t->sum += variance > 0 ? error * error / variance : 0;
     t->n += variance > 0;
-    if (!(variance > 0) || !isfinite(error) || t->of.rows == 0)
+    const double own = got - rounded(t, exact);
+    if (!(variance > 0) || !isfinite(own) || t->of.rows == 0)
         return;
-    add(&t->sums[row], exact, error, variance);
-    add(&t->sums[t->of.rows + col], exact, error, variance);
+    add(&t->sums[row], exact, own, variance);
+    add(&t->sums[t->of.rows + col], exact, own, variance);
     add_error(t, size, fabs(exact) / sqrt(variance));
 }
 
@@ -169,7 +180,7 @@ tsr_status tsr_kernel_tally_end(tsr_kernel_tally *t, const tsr_kernel_limits *li
     char text[TSR_MAX_FAULT];
     j->of_expected = rms_of_expected(t);
     find_bias(t);
-    const bool narrow = t->of.narrow && t->distinct >= MIN_NARROW;
+    const bool narrow = t->of.out != TSR_OUT_F32 && t->distinct >= MIN_NARROW;
     free(t->sums);
     free(t->errors);
     if (j->fault == NULL && !(j->of_bound <= limits->max_kernel_error))

@@ -2,7 +2,9 @@
  * mean with sign against its standard error.
  *
  * The last comparison finds faults that the others miss: results that are all 0.1 % too large, or truncated instead of
- * rounded. It uses two means, with x the exact value, e the error and v its expected square:
+ * rounded. It uses two means, with x the exact value, e the error and v its expected square. e does not include the
+ * rounding of x to the type of the result: results close to numbers of that type, as of attention to one token, all
+ * round in one direction.
  *
  * - slope: the factor d for which e = d x fits best, d = sum(e x / v) / sum(x^2 / v).
  * - offset: the mean of e / sqrt(v).
@@ -25,7 +27,7 @@ typedef struct tsr_tally_of {
     const char *subject, *what;
     double seconds;    /* time of one run; 0: not measured */
     size_t rows, cols; /* size of the result; 0: its bias is not judged */
-    bool narrow;       /* it has 16 bits, so its rounding dominates all other errors */
+    tsr_out out;       /* its type. The rounding to 16 bits dominates all other errors */
     enum {
         TSR_SHARE_NOTHING,
         TSR_SHARE_ROWS,

@@ -147,7 +147,7 @@ static tsr_status judge_epilogue(tsr_epilogue_operands *o, const tsr_int8_gemm_a
                              .what = name,
                              .rows = o->m,
                              .cols = o->n,
-                             .narrow = out != TSR_OUT_F32,
+                             .out = out,
                              .systematic = kSlope};
     tsr_kernel_tally t;
     double *const exact = malloc(2 * o->m * o->n * sizeof *exact + 64);

@@ -347,7 +347,7 @@ static tsr_status judge_kernel(const product *p, const tsr_device_weight_only *k
                              .what = what,
                              .rows = tokens,
                              .cols = p->w->n,
-                             .narrow = true,
+                             .out = out,
                              .shared = TSR_SHARE_COLS, /* a rounded weight affects all tokens */
                              .systematic = tsr_weight_only_slope(kernel->one_by_one, p->w->k)};
     tsr_kernel_tally t;

@@ -28,7 +28,7 @@ tsr_status tsr_gemm_judge(tsr_gemm_operands *o, const tsr_gemm_result *r, tsr_er
                              .seconds = r->seconds,
                              .rows = o->judged,
                              .cols = o->n,
-                             .narrow = r->out != TSR_OUT_F32,
+                             .out = r->out,
                              .systematic = tsr_gemm_slope(r->accumulation, r->k)};
     const tsr_status status = tsr_kernel_tally_begin(&t, &of, err);
     if (status != TSR_OK) {

@@ -210,7 +210,7 @@ static tsr_status judge_kernel(const product *p, const char *what, tsr_out out, 
                              .what = what,
                              .rows = p->m,
                              .cols = p->w.n,
-                             .narrow = out != TSR_OUT_F32,
+                             .out = out,
                              .systematic = tsr_gemm_slope(TSR_ACCUMULATE_FP32, p->w.k)};
     tsr_kernel_tally t;
     TSR_TRY(tsr_kernel_tally_begin(&t, &of, err));

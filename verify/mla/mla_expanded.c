@@ -200,6 +200,7 @@ static tsr_status run_kernel(work *w, const tsr_device_prefill *kernel, tsr_evid
                              .seconds = seconds,
                              .rows = rows,
                              .cols = m->v,
+                             .out = TSR_OUT_F32,
                              .shared = TSR_SHARE_ROWS,
                              .systematic = tsr_attention_slope(&rounding)};
     tsr_kernel_tally t;

@@ -116,10 +116,6 @@ static tsr_status run_kernel(tsr_mla_work *w, const tsr_device_mla *kernel, tsr_
     char what[128];
     double seconds = 0;
     memset(w->out, 0xFF, w->slots * args.heads * args.latent * sizeof *w->out);
-    if (w->list > 0 && !kernel->sparse) {
-        snprintf(what, sizeof what, "%s: no sparse attention: it accepts no lists of rows", kernel->name);
-        return tsr_mla_skip_once(w->evidence, w->s->name, what, err);
-    }
     snprintf(what, sizeof what, "%s%s, %s%s", kernel->name, w->list > 0 ? w->s->batch_name : "",
              !w->fp8          ? "BF16 cache"
              : kernel->widens ? "FP8 cache widened to BF16 on load"

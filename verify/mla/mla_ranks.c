@@ -212,8 +212,8 @@ static tsr_status judge_outputs(tsr_mla_work *w, cut *c, const tsr_device_mla *k
     char names[2][160];
     snprintf(names[0], sizeof names[0], "%s: W_v and W_o uncut, in FP32", kernel->name);
     snprintf(names[1], sizeof names[1], "%s, %zu ranks %s: sum against uncut", kernel->name, c->ranks, c->joined);
-    const tsr_tally_of of[2] = {{.subject = w->s->name, .what = names[0]},
-                                {.subject = w->s->name, .what = names[1], .seconds = seconds}};
+    const tsr_tally_of of[2] = {{.subject = w->s->name, .what = names[0], .out = TSR_OUT_F32},
+                                {.subject = w->s->name, .what = names[1], .seconds = seconds, .out = TSR_OUT_F32}};
     tsr_kernel_tally whole, sum;
     TSR_TRY(tsr_kernel_tally_begin(&whole, &of[0], err));
     TSR_TRY(tsr_kernel_tally_begin(&sum, &of[1], err));

@@ -151,7 +151,7 @@ tsr_status tsr_mla_judge_decode(tsr_mla_work *w, const tsr_device_mla *kernel, c
                              .seconds = seconds,
                              .rows = w->s->batch->queries * heads,
                              .cols = rank,
-                             .narrow = kernel->to_bf16,
+                             .out = kernel->to_bf16 ? TSR_OUT_BF16 : TSR_OUT_F32,
                              .shared = TSR_SHARE_ROWS,
                              .systematic = tsr_attention_slope(&rounding)};
     tsr_kernel_tally t;

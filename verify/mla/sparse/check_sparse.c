@@ -203,6 +203,7 @@ static tsr_status judge_kernel(indexing *x, const tsr_device_index *kernel, tsr_
                              .seconds = seconds,
                              .rows = b->queries,
                              .cols = b->longest,
+                             .out = TSR_OUT_F32,
                              .shared = TSR_SHARE_NOTHING,
                              .systematic = kernel->tensor_core ? steps * 0x1p-14 : 0x1p-18};
     tsr_kernel_tally t;
