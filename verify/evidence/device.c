@@ -282,12 +282,11 @@ static tsr_status add_cpu(tsr_device *device, tsr_err *err)
         device, &(tsr_device_mx_dequant){.name = "CPU's decoder", .run = run_cpu_mx_dequant}, err));
     TSR_TRY(tsr_device_add_mx_gemm(
         device, &(tsr_device_mx_gemm){.name = "reference", .run = run_cpu_mx_gemm, .rounds_last = true}, err));
-    TSR_TRY(tsr_device_add_mla(device,
-                               &(tsr_device_mla){.name = "cpu, paged decode",
-                                                 .run = run_cpu_mla,
-                                                 .project = run_cpu_project,
-                                                 .ranks = {.sum = run_cpu_sum}},
-                               err));
+    TSR_TRY(tsr_device_add_mla(
+        device,
+        &(tsr_device_mla){
+            .name = "cpu, paged decode", .run = run_cpu_mla, .project = run_cpu_project, .ranks = {.sum = run_cpu_sum}},
+        err));
     TSR_TRY(tsr_device_add_index(device, &(tsr_device_index){.name = "cpu, index scores", .run = run_cpu_index}, err));
     TSR_TRY(tsr_device_add_prefill(device, &(tsr_device_prefill){.name = "cpu, prefill", .run = run_cpu_prefill}, err));
     return TSR_OK;

@@ -143,12 +143,8 @@ static tsr_status judge_quantization(tsr_epilogue_operands *o, unsigned quantiza
 static tsr_status judge_epilogue(tsr_epilogue_operands *o, const tsr_int8_gemm_args *args, const tsr_quantized *q,
                                  tsr_out out, const char *name, tsr_err *err)
 {
-    const tsr_tally_of of = {.subject = o->name,
-                             .what = name,
-                             .rows = o->m,
-                             .cols = o->n,
-                             .out = out,
-                             .systematic = kSlope};
+    const tsr_tally_of of = {
+        .subject = o->name, .what = name, .rows = o->m, .cols = o->n, .out = out, .systematic = kSlope};
     tsr_kernel_tally t;
     double *const exact = malloc(2 * o->m * o->n * sizeof *exact + 64);
     if (exact == NULL)

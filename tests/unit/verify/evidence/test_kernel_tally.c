@@ -126,7 +126,7 @@ static const simulation kSound[] = {
     {1, 256, 0, 0, 0, NORMAL, rounded},        {16, 128, 0, 0, 1e-4, NORMAL, rounded},
     {ROWS, COLS, 1, 0, 0, NORMAL, rounded},    {ROWS, COLS, 5, 0, 0, NORMAL, rounded},
     {ROWS, COLS, 0, 1e-3, 0, NORMAL, rounded}, {8, 128, 0, 1e-3, 0, NORMAL, rounded},
-    {ROWS, COLS, 0, 0, 0, FEW, rounded},     {8, 8, 0, 0, 0, NORMAL, rounded},
+    {ROWS, COLS, 0, 0, 0, FEW, rounded},       {8, 8, 0, 0, 0, NORMAL, rounded},
     {ROWS, COLS, 0, 0, 0, NEAR, rounded},
 };
 
