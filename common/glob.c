@@ -4,14 +4,35 @@
 #include <stddef.h>
 #include <string.h>
 
-/* Returns where the pattern after a star can begin in the text, judged by its characters up to the next special one.
- * NULL: nowhere. */
-static const char *next_start(const char *pattern, const char *text)
+/* Characters after a star up to the next special one. */
+typedef struct literal {
+    const char *text;
+    size_t size;
+    bool last; /* the pattern ends after them */
+} literal;
+
+static literal literal_at(const char *pattern)
 {
-    const size_t literal = strcspn(pattern, TSR_GLOB_SPECIAL), size = strlen(text);
-    if (pattern[literal] != '\0')
-        return literal == 0 ? text : memmem(text, size, pattern, literal);
-    return size >= literal && memcmp(text + size - literal, pattern, literal) == 0 ? text + size - literal : NULL;
+    const size_t size = strcspn(pattern, TSR_GLOB_SPECIAL);
+    return (literal){pattern, size, pattern[size] == '\0'};
+}
+
+/* Returns where the pattern after a star can begin in [text, end), judged by its literal. NULL: nowhere. */
+static const char *next_start(const literal *l, const char *text, const char *end, uint64_t *steps)
+{
+    if ((size_t)(end - text) < l->size)
+        return NULL;
+    if (l->last)
+        return memcmp(end - l->size, l->text, l->size) == 0 ? end - l->size : NULL;
+    if (l->size == 0)
+        return text;
+    for (const char *const stop = end - l->size + 1; (text = memchr(text, *l->text, (size_t)(stop - text))) != NULL;
+         text++) {
+        if (memcmp(text, l->text, l->size) == 0)
+            return text;
+        *steps += l->size / 8;
+    }
+    return NULL;
 }
 
 /* Returns true if the set after '[' at `set` contains the character. *end is after its ']', or NULL if it is not a
@@ -63,10 +84,13 @@ bool tsr_glob_match(const char *pattern, const char *text)
 bool tsr_glob_match_counting(const char *pattern, const char *text, uint64_t *steps)
 {
     const char *star = NULL, *resume = NULL;
+    const char *const end = text + strlen(text);
+    literal after_star = {0};
     for (; *text != '\0'; (*steps)++) {
         if (*pattern == '*') {
             star = ++pattern;
             resume = text;
+            after_star = literal_at(star);
             if (*star == '\0')
                 return true;
         } else if (*pattern != '\0' && fits_one(&pattern, *text, steps)) {
@@ -79,7 +103,7 @@ bool tsr_glob_match_counting(const char *pattern, const char *text, uint64_t *st
             return false;
         }
         const char *const from = resume;
-        text = resume = next_start(star, resume);
+        text = resume = next_start(&after_star, resume, end, steps);
         if (text == NULL)
             return false;
         *steps += (uint64_t)(text - from) / 8;

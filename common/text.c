@@ -44,15 +44,28 @@ void tsr_text_printf(tsr_text *text, const char *fmt, ...)
     va_list args, again;
     va_start(args, fmt);
     va_copy(again, args);
-    const int size = vsnprintf(NULL, 0, fmt, args);
+    const size_t room = text->capacity - text->size;
+    const int size = vsnprintf(room > 0 ? text->data + text->size : NULL, room, fmt, args);
     if (size < 0) {
         text->failed = true;
     } else if (reserve(text, (size_t)size)) {
-        vsnprintf(text->data + text->size, (size_t)size + 1, fmt, again);
+        if ((size_t)size >= room)
+            vsnprintf(text->data + text->size, (size_t)size + 1, fmt, again);
         text->size += (size_t)size;
     }
     va_end(again);
     va_end(args);
+}
+
+void tsr_text_u64(tsr_text *text, uint64_t value)
+{
+    char digits[20];
+    size_t first = sizeof digits;
+    do {
+        digits[--first] = (char)('0' + value % 10);
+        value /= 10;
+    } while (value > 0);
+    tsr_text_append(text, digits + first, sizeof digits - first);
 }
 
 void tsr_text_free(tsr_text *text)
@@ -114,9 +127,22 @@ static void spell_out(tsr_text *to, uint32_t c)
         tsr_text_printf(to, c < 0x80 ? "\\x%02x" : "\\u%04x", c);
 }
 
+size_t tsr_plain_size(const char *text, size_t size)
+{
+    size_t n = 0;
+    while (n < size && text[n] >= ' ' && text[n] <= '~' && text[n] != '"' && text[n] != '\\')
+        n++;
+    return n;
+}
+
 void tsr_text_visible(tsr_text *to, const char *from, size_t size)
 {
     for (size_t i = 0; i < size;) {
+        const size_t plain = tsr_plain_size(from + i, size - i);
+        tsr_text_append(to, from + i, plain);
+        i += plain;
+        if (i == size)
+            return;
         uint32_t c = 0;
         const size_t n = tsr_utf8_decode(from + i, size - i, &c);
         if (n == 0)

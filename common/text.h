@@ -23,6 +23,7 @@ typedef struct tsr_text {
 
 void tsr_text_append(tsr_text *text, const void *data, size_t size);
 void tsr_text_printf(tsr_text *text, const char *fmt, ...) TSR_PRINTF(2, 3);
+void tsr_text_u64(tsr_text *text, uint64_t value); /* in decimal */
 void tsr_text_free(tsr_text *text);
 
 /* Appends `size` bytes of text. Control characters, characters that reorder text, and invalid UTF-8 are written as
@@ -32,6 +33,9 @@ void tsr_text_visible(tsr_text *text, const char *from, size_t size);
 /* Returns the length of the UTF-8 character at `text`, at most `size` bytes, and its code point; 0 for invalid
  * UTF-8. */
 size_t tsr_utf8_decode(const char *text, size_t size, uint32_t *code);
+
+/* Returns the number of leading bytes that are printable ASCII, and neither '"' nor '\\'. */
+size_t tsr_plain_size(const char *text, size_t size);
 
 /* Returns true if a code point is a control character, a line separator or a bidirectional control. */
 bool tsr_is_hidden(uint32_t code);

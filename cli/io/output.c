@@ -54,7 +54,12 @@ static void format_string(tsr_text *to, const char *string, bool left, int width
 {
     tsr_text t = {0};
     const char *const text = string == NULL ? "(null)" : string;
-    tsr_text_visible(&t, text, precision < 0 ? strlen(text) : strnlen(text, (size_t)precision));
+    const size_t size = precision < 0 ? strlen(text) : strnlen(text, (size_t)precision);
+    if (width == 0) {
+        tsr_text_visible(to, text, size);
+        return;
+    }
+    tsr_text_visible(&t, text, size);
     const int room = width - width_of(&t);
     pad(to, left ? 0 : room);
     tsr_text_append(to, t.data, t.size);
@@ -91,18 +96,23 @@ static const char *format_one(tsr_text *to, const char *fmt, va_list *args)
     int width = 0, precision = -1;
     bool left = false, dotted = false;
     for (; *fmt != '\0' && strchr("diouxXeEfFgGaAcs%", *fmt) == NULL; fmt++) {
-        char part[16] = {*fmt};
-        if (*fmt == '*')
-            snprintf(part, sizeof part, "%d", va_arg(*args, int));
-        left = left || *fmt == '-' || (!dotted && part[0] == '-');
+        int *const number = dotted ? &precision : &width;
+        if (*fmt == '*') {
+            const int given = va_arg(*args, int);
+            left = left || (!dotted && given < 0);
+            *number = abs(given);
+            n += (size_t)snprintf(spec + n, sizeof spec - 1 - n, "%d", given);
+            continue;
+        }
         if (*fmt == '.') {
             dotted = true;
             precision = 0;
-        } else if (*fmt == '*' || (*fmt >= '0' && *fmt <= '9')) {
-            int *const number = dotted ? &precision : &width;
-            *number = *fmt == '*' ? abs(atoi(part)) : 10 * *number + (*fmt - '0');
+        } else if (*fmt >= '0' && *fmt <= '9') {
+            *number = 10 * *number + (*fmt - '0');
         }
-        n += (size_t)snprintf(spec + n, sizeof spec - 1 - n, "%s", part);
+        left = left || *fmt == '-';
+        spec[n] = *fmt;
+        n += n < sizeof spec - 2;
     }
     spec[n] = *fmt;
     if (*fmt == '\0')

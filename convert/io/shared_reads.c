@@ -129,7 +129,7 @@ uint64_t tsr_shared_tables(const tsr_plan *plan)
 
 static shared_file *find_file(const tsr_shared_reads *s, const tsr_file *f)
 {
-    for (size_t i = 0; i < s->n_files; i++) {
+    for (size_t i = s->n_files; i-- > 0;) { /* most windows are of the file that was announced last */
         if (s->files[i].inode == f->stamp.inode && s->files[i].device == f->stamp.device)
             return &s->files[i];
     }

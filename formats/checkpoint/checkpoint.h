@@ -64,6 +64,7 @@ typedef struct tsr_checkpoint {
     tsr_remote *remote;          /* NULL: on disk */
     uint32_t *by_name;           /* open-addressing hash table: index + 1 into tensors */
     size_t by_name_mask;
+    uint64_t endings; /* bit ending_of(name) is set for each tensor */
     tsr_arena arena;
 } tsr_checkpoint;
 

@@ -110,24 +110,25 @@ static tsr_status read_offsets(header_reader *h, tsr_tensor *t)
 
 static tsr_status check_size(const header_reader *h, const tsr_tensor *t)
 {
-    uint64_t elements = 1, bits;
+    uint64_t elements = 1, bits = 0;
     bool fits = true;
     for (unsigned i = 0; i < t->rank; i++)
         fits = fits && tsr_mul_u64(elements, t->shape[i], &elements);
+    fits = fits && tsr_mul_u64(elements, tsr_dtype_bits(t->dtype), &bits);
+    if (fits && bits % 8 == 0 && bits / 8 == t->bytes)
+        return TSR_OK;
     char shape[256];
     tsr_shape_text(t, shape, sizeof shape);
-    if (!fits || !tsr_mul_u64(elements, tsr_dtype_bits(t->dtype), &bits))
+    if (!fits)
         return tsr_fail(h->err, TSR_E_FORMAT, "%s: '%s': the size of shape %s overflows", h->path, t->name, shape);
     if (bits % 8 != 0)
         return tsr_fail(h->err, TSR_E_FORMAT, "%s: '%s': shape %s of %s is not a whole number of bytes", h->path,
                         t->name, shape, tsr_dtype_name(t->dtype));
-    if (bits / 8 != t->bytes)
-        return tsr_fail(h->err, TSR_E_FORMAT,
-                        "%s: '%s': data_offsets [%llu, %llu] hold %llu bytes, but shape %s of %s "
-                        "needs %llu",
-                        h->path, t->name, U64(t->offset), U64(t->offset + t->bytes), U64(t->bytes), shape,
-                        tsr_dtype_name(t->dtype), U64(bits / 8));
-    return TSR_OK;
+    return tsr_fail(h->err, TSR_E_FORMAT,
+                    "%s: '%s': data_offsets [%llu, %llu] hold %llu bytes, but shape %s of %s "
+                    "needs %llu",
+                    h->path, t->name, U64(t->offset), U64(t->offset + t->bytes), U64(t->bytes), shape,
+                    tsr_dtype_name(t->dtype), U64(bits / 8));
 }
 
 static tsr_status read_tensor(header_reader *h, tsr_tensor *t)
@@ -387,24 +388,36 @@ tsr_status tsr_safetensors_read(const tsr_input *in, uint32_t file, tsr_arena *a
     return status;
 }
 
+static void put(tsr_text *out, const char *json)
+{
+    tsr_text_append(out, json, strlen(json));
+}
+
 void tsr_safetensors_write_header(tsr_text *out, tsr_tensor *const *tensors, size_t count)
 {
     const size_t start = out->size;
     unsigned char length[8] = {0};
     tsr_text_append(out, length, sizeof length);
-    tsr_text_printf(out, "{\"__metadata__\":{\"format\":\"pt\"}");
+    put(out, "{\"__metadata__\":{\"format\":\"pt\"}");
     uint64_t begin = 0;
     for (size_t i = 0; i < count; i++) {
         const tsr_tensor *const t = tensors[i];
-        tsr_text_printf(out, ",");
+        put(out, ",");
         tsr_json_quoted(out, t->name);
-        tsr_text_printf(out, ":{\"dtype\":\"%s\",\"shape\":[", tsr_dtype_name(t->dtype));
-        for (unsigned d = 0; d < t->rank; d++)
-            tsr_text_printf(out, d == 0 ? "%llu" : ",%llu", U64(t->shape[d]));
-        tsr_text_printf(out, "],\"data_offsets\":[%llu,%llu]}", U64(begin), U64(begin + t->bytes));
-        begin += t->bytes;
+        put(out, ":{\"dtype\":");
+        tsr_json_quoted(out, tsr_dtype_name(t->dtype));
+        put(out, ",\"shape\":[");
+        for (unsigned d = 0; d < t->rank; d++) {
+            put(out, d == 0 ? "" : ",");
+            tsr_text_u64(out, t->shape[d]);
+        }
+        put(out, "],\"data_offsets\":[");
+        tsr_text_u64(out, begin);
+        put(out, ",");
+        tsr_text_u64(out, begin += t->bytes);
+        put(out, "]}");
     }
-    tsr_text_printf(out, "}");
+    put(out, "}");
     static const char kSpaces[] = "       ";
     tsr_text_append(out, kSpaces, (8 - (out->size - start) % 8) % 8);
     if (out->failed)

@@ -21,7 +21,7 @@ static void separate(tsr_text *text)
     }
     const uint64_t bit = (uint64_t)1 << text->json_depth;
     if ((text->json_used & bit) != 0)
-        tsr_text_printf(text, text->json_flat_depth == 0 ? "," : ", ");
+        tsr_text_append(text, ", ", text->json_flat_depth == 0 ? 1 : 2);
     text->json_used |= bit;
     if (text->json_depth > 0)
         new_line(text);
@@ -77,7 +77,7 @@ void tsr_json_quoted_part(tsr_text *text, const char *value, size_t size)
 {
     size_t from = 0;
     tsr_text_append(text, "\"", 1);
-    for (size_t i = 0; i < size;) {
+    for (size_t i = tsr_plain_size(value, size); i < size; i += tsr_plain_size(value + i, size - i)) {
         uint32_t c = 0xFFFD;
         const size_t n = tsr_utf8_decode(value + i, size - i, &c), next = i + (n == 0 ? 1 : n);
         if (n == 0 || tsr_is_hidden(c) || c == '"' || c == '\\') {
@@ -113,7 +113,7 @@ void tsr_json_string_part(tsr_text *text, const char *value, size_t size)
 void tsr_json_u64(tsr_text *text, uint64_t value)
 {
     separate(text);
-    tsr_text_printf(text, "%llu", (unsigned long long)value);
+    tsr_text_u64(text, value);
 }
 
 void tsr_json_bool(tsr_text *text, bool value)

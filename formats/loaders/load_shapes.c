@@ -1,6 +1,8 @@
 /* Rules of shapes: every rank of a tensor-parallel group must get whole blocks. */
 #include "formats/loaders/load_query.h"
 
+#include "common/options.h"
+
 #include <stdio.h>
 #include <string.h>
 
@@ -119,9 +121,8 @@ static bool stored_qkv_fits(const tsr_load_query *q, const tsr_linear *l, unsign
 static bool is_linear_attention(const tsr_load_query *q, const tsr_linear *l)
 {
     static const char kLeaves[] = " in_proj_qkvz in_proj_qkv in_proj_z in_proj_ba in_proj_b in_proj_a conv1d out_proj ";
-    char word[64];
-    snprintf(word, sizeof word, " %.60s ", l->leaf);
-    return q->s->model->linear_heads > 0 && strstr(l->module, ".linear_attn.") != NULL && strstr(kLeaves, word) != NULL;
+    return q->s->model->linear_heads > 0 && strstr(l->module, ".linear_attn.") != NULL &&
+           tsr_is_listed(kLeaves, l->leaf);
 }
 
 /* Returns true if ranks get whole key heads with their value heads. Keys and values are divided separately, and each

@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
-"""Measures jobs over a sparse DeepSeek-V3 with its real headers: 46,183 tensors in 163 files of 1.37 TB, 6 MB on disk.
+"""Measures jobs over a sparse DeepSeek-V3 or Kimi-K2 with real headers: 46,183 tensors in 163 files of 1.37 TB, 6 MB on disk;
+69,975 tensors in 242 files of 2.05 TB.
 
-Prints wall time, CPU time and peak memory of each command. A dry run reads headers only. --archive DIR also archives
-the model onto a tmpfs of --disk bytes at DIR, which needs the right to mount. That reads 1.37 TB of zeros in eighteen
+Prints wall time, CPU time and peak memory of each command. A dry run reads headers only. SRC is in BF16, and FP8 has the
+names of the published checkpoint. --archive DIR also archives the model onto a tmpfs of --disk bytes at DIR, which needs the right to mount. That reads 1.37 TB of zeros in eighteen
 minutes of CPU time, and writes 60 MB. --layers N archives the first N layers only."""
 
 import argparse
@@ -16,9 +17,11 @@ from pathlib import Path
 sys.path[:0] = [str(Path(__file__).resolve().parents[1] / name) for name in ("common", "oracles")]
 import deepseek_v3
 
+MODELS = {"deepseek-v3": deepseek_v3.DEEPSEEK_V3, "kimi-k2": deepseek_v3.KIMI_K2}
 DRY_RUNS = ["quantize SRC", "quantize SRC --shard 0/64", "quantize SRC --scheme int8-channel", "quantize SRC --scheme nvfp4-weight-only",
             "convert SRC --to tp --tp 8", "convert SRC --to tp --tp 8 --shard 0/64", "convert SRC --to tp --tp 16",
             "convert SRC --to deepseek-mp --mp 16", "convert SRC --to archive"]
+LOADS = "inspect FP8 --can-load vllm,sglang"
 
 
 def measure(tool, words):
@@ -43,7 +46,7 @@ def archive(args, source, size):
     if args.layers is not None:
         shapes = {}
         for number in range(args.layers):
-            shapes |= deepseek_v3.layer(number)
+            shapes |= deepseek_v3.layer(number, MODELS[args.model])
         source = args.dir / "part"
         size = deepseek_v3.make(source, shapes)
     subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={args.disk}", "tmpfs", args.archive], check=True)
@@ -61,13 +64,14 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--tessera", required=True)
     parser.add_argument("--dir", required=True, type=Path, help="for the checkpoint of holes")
+    parser.add_argument("--model", choices=MODELS, default="deepseek-v3")
     parser.add_argument("--archive", type=Path, metavar="DIR", help="an empty folder")
     parser.add_argument("--disk", default="1G", help="(1G)")
     parser.add_argument("--layers", type=int, help="(all)")
     parser.add_argument("--dry-run", action="append", metavar="COMMAND", help="these commands instead, with SRC for the checkpoint")
     args = parser.parse_args()
     source = args.dir / "source"
-    size = deepseek_v3.make(source)
+    size = deepseek_v3.make(source, config=MODELS[args.model])
     held = sum(path.stat().st_blocks * 512 for path in source.iterdir())
     print(f"{size / 1e12:.3f} TB in {len(list(source.glob('*.safetensors')))} files, which take {held / 1e6:.1f} MB of disk")
     for command in args.dry_run or DRY_RUNS:
@@ -75,6 +79,11 @@ def main():
         wall, cpu, peak, told = measure(args.tessera, [*words, "--dry-run"])
         show(f"{command} --dry-run", wall, cpu, peak)
         print("    " + next(line for line in told if " files, " in line))
+    if not args.dry_run:
+        fp8 = args.dir / "fp8"
+        deepseek_v3.make(fp8, config=MODELS[args.model], fp8=True)
+        wall, cpu, peak, _ = measure(args.tessera, [fp8 if word == "FP8" else word for word in LOADS.split()])
+        show(LOADS, wall, cpu, peak)
     if args.archive:
         archive(args, source, size)
     return 0

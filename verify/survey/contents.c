@@ -301,8 +301,12 @@ static void take_chunk(scale_reader *r, const tsr_weight *w, uint64_t at, size_t
     const uint64_t rows = tsr_ceil_div(w->rows, w->block.rows), cols = tsr_ceil_div(w->cols, w->block.cols);
     const bool by_group = w->coding == TSR_CODED_AWQ || w->coding == TSR_CODED_GPTQ; /* one row of scales per group */
     const uint64_t width = by_group ? w->grid_rows : w->grid_cols, height = by_group ? w->grid_cols : w->grid_rows;
-    for (size_t i = 0; i < n; i++) {
-        const uint64_t row = (at + i) / width % height, col = (at + i) % width;
+    uint64_t row = at / width % height, col = at % width;
+    for (size_t i = 0; i < n; i++, col++) {
+        if (col == width) {
+            col = 0;
+            row = row + 1 == height ? 0 : row + 1;
+        }
         if ((by_group ? col : row) >= rows || (by_group ? row : col) >= cols)
             continue;
         widen_extremes(e, r->values[i], at + i);
