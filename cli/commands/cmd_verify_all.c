@@ -41,7 +41,7 @@ static const char kHelp[] =
     "  gemm      e4m3 in blocks, MXFP4, NVFP4, MXFP8\n"
     "  epilogue  int8 with a scale a row\n"
     "  dequant   int8 and int4, MXFP4, NVFP4, MXFP8\n"
-    "  mla       config.json has a kv_lora_rank\n"
+    "  mla       config.json has a kv_lora_rank; with sparse attention, if the layer has an indexer\n"
     "  forward   config.json has a model_type that verify forward knows, and the tokens fit into --memory\n\n"
     "Kinds that do not apply are listed with the reason. If a kind that applies cannot be run, its result\n"
     "is an error, and the other kinds still run.\n\n"
@@ -146,6 +146,7 @@ static void fill_kernels(tsr_verify_kernels *v, const verifying *a)
     v->options.sample = a->sample;
     v->options.seed = a->seed;
     v->options.mla.layer = a->layer;
+    v->options.mla.sparse_if_indexed = true;
 }
 
 static void fill_forward(tsr_verify_forward *v, const verifying *a, uint64_t memory)

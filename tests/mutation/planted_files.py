@@ -11,7 +11,7 @@ FILES = [
     ("formats/weights/grids.c", "return (tsr_block){tsr_max_u64(1, rows), tsr_max_u64(1, cols)};", "return (tsr_block){rows, cols};",
      [I + "test_read_edges.py without_elements"], "the block of a weight without elements is empty"),
     ("formats/checkpoint/safetensors.c", "if (at[1] > h->data_bytes)", "if (at[1] > h->data_bytes + 8)", HEADER, "a tensor may leave the file"),
-    ("formats/checkpoint/safetensors.c", "if (bits / 8 != t->bytes)", "if (bits / 8 > t->bytes)", HEADER, "a tensor may have more bytes than its shape"),
+    ("formats/checkpoint/safetensors.c", "bits / 8 == t->bytes)", "bits / 8 <= t->bytes)", HEADER, "a tensor may have more bytes than its shape"),
     ("formats/checkpoint/safetensors.c", "fits = fits && tsr_mul_u64(elements, t->shape[i], &elements);", "elements *= t->shape[i];", HEADER, "the product of a shape overflows"),
     ("formats/checkpoint/safetensors.c", "if (*seen)", "if (false)", HEADER, "a tensor's member may stand twice"),
     ("formats/checkpoint/safetensors.c", "if (end != h->data_bytes)", "if (end > h->data_bytes)", HEADER, "extra bytes after the last tensor"),

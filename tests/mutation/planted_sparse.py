@@ -18,7 +18,6 @@ SPARSE_FAULTS = [
     ("verify/mla/mla_model.c", '{"deepseek_v32", false}', '{"deepseek_v32", true}', SPARSE, "DeepSeek-V3.2: the indexer's RoPE turns neighbours"),
     ("verify/mla/mla_reference.c", "x[k] += w->m->index_bias[k];", "x[k] += 0;", SPARSE, "the indexer's k_norm has no bias"),
     ("verify/mla/mla_reference.c", "w->out[q * w->b->longest + j] /= sqrt((double)s->dim);", "", SPARSE, "the indexer's scores lack dim^-0.5"),
-    ("verify/mla/mla_kernels.c", "if (w->list > 0 && !kernel->sparse)", "if (false)", KERNELS, "a kernel without lists runs sparse attention"),
     ("verify/mla/mla_kernels.c", "return w->list > 0 ? check_cache(w, true, true, err) : TSR_OK;", "return TSR_OK;", [*KERNELS, *SPARSE],
      "steep scores over an FP8 cache are left out"),
     ("verify/mla/attention_oracle.c", "return a->keys + (a->rows != NULL ? a->rows[t] : t) * a->ld_keys;", "return a->keys + t * a->ld_keys;", KERNELS,

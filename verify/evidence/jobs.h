@@ -28,8 +28,10 @@ typedef struct tsr_mla_request {
     uint64_t layer, batch, context, new_tokens; /* all except `layer` are at least 1 */
     bool fp8_cache;                             /* check the FP8 latent cache, too */
     bool sparse;                                /* check the layer's indexer and sparse attention, too */
-    uint64_t top_k;               /* with `sparse`: tokens that a query attends to; 0: index_topk of config.json */
-    const tsr_checkpoint *stages; /* stages of another implementation; NULL: none */
+    bool sparse_if_indexed;                     /* do so if the layer has an indexer of a known family */
+    uint64_t top_k;                             /* tokens that a query attends to; 0: index_topk, or half of the longest
+                                   * context if index_topk would leave none out */
+    const tsr_checkpoint *stages;               /* stages of another implementation; NULL: none */
 } tsr_mla_request;
 
 typedef struct tsr_kernel_options {

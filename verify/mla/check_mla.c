@@ -397,7 +397,7 @@ static tsr_status check_layer(check *c, tsr_err *err)
                                      .new_tokens = (size_t)c->options->mla.new_tokens};
     TSR_TRY(tsr_mla_check_kernels(&subject, c->evidence, &c->since, err));
     TSR_TRY(tsr_mla_check_expanded(&subject, c->evidence, &c->since, err));
-    if (!c->options->mla.sparse)
+    if (c->model.index.heads == 0)
         return TSR_OK;
     return tsr_mla_check_sparse(&subject, c->options->against != NULL ? &c->original : NULL, c->evidence, &c->since,
                                 err);
@@ -427,8 +427,10 @@ static tsr_status check_request(const check *c, tsr_err *err)
 static tsr_status open_model(const check *c, const tsr_side *side, tsr_mla_model *model, tsr_err *err)
 {
     static const char kRoot[] = "model.";
-    TSR_TRY(tsr_mla_model_open(model, side, kRoot, c->options->mla.layer, err));
-    return c->options->mla.sparse ? tsr_mla_model_open_indexer(model, side, kRoot, c->options->mla.layer, err) : TSR_OK;
+    const tsr_mla_request *const r = &c->options->mla;
+    TSR_TRY(tsr_mla_model_open(model, side, kRoot, r->layer, err));
+    const bool sparse = r->sparse || (r->sparse_if_indexed && tsr_mla_model_has_indexer(model, side, kRoot, r->layer));
+    return sparse ? tsr_mla_model_open_indexer(model, side, kRoot, r->layer, err) : TSR_OK;
 }
 
 static tsr_status open_and_check(check *c, tsr_err *err)

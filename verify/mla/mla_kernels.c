@@ -38,9 +38,12 @@ static tsr_status judge_cache(tsr_mla_work *w, tsr_err *err)
 {
     const tsr_mla_model *const m = w->s->model;
     const size_t queries = w->s->batch->queries, cols = m->heads * m->v;
-    char what[96];
-    snprintf(what, sizeof what, "%s%s%s", w->fp8 ? "FP8 latent cache, BF16 queries" : "BF16 latent cache and queries",
-             w->list > 0 ? w->s->batch_name : "", w->list > 0 ? ", against attention to all tokens" : "");
+    char what[160], sparse[96] = "";
+    if (w->list > 0)
+        snprintf(sparse, sizeof sparse, "%s, %zu of %zu tokens, against attention to all", w->s->batch_name,
+                 w->s->top_k, w->s->batch->longest);
+    snprintf(what, sizeof what, "%s%s", w->fp8 ? "FP8 latent cache, BF16 queries" : "BF16 latent cache and queries",
+             sparse);
     tsr_judgement j = {
         .subject = w->s->name, .what = what, .kind = TSR_ERROR_QUANTIZATION, .of_bound = -1, .of_expected = -1};
     const tsr_run_options *const run = &w->s->options->run;

@@ -288,6 +288,13 @@ static tsr_status load_indexer(layer *l, tsr_err *err)
     return load_norm(l, bias, m->index.dim, &m->index_bias, err);
 }
 
+bool tsr_mla_model_has_indexer(tsr_mla_model *model, const tsr_side *side, const char *root, uint64_t number)
+{
+    layer l = {.m = model, .side = side, .root = root, .number = number};
+    bool adjacent;
+    return find_family(model, &adjacent, NULL) == TSR_OK && find(&l, "indexer.wk.weight") != NULL;
+}
+
 tsr_status tsr_mla_model_open_indexer(tsr_mla_model *model, const tsr_side *side, const char *root, uint64_t number,
                                       tsr_err *err)
 {

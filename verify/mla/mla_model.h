@@ -35,6 +35,9 @@ tsr_status tsr_mla_model_open(tsr_mla_model *model, const tsr_side *side, const 
                               tsr_err *err);
 void tsr_mla_model_close(tsr_mla_model *model);
 
+/* Returns true if the layer has an indexer, and config.json a model_type whose indexer is known. */
+bool tsr_mla_model_has_indexer(tsr_mla_model *model, const tsr_side *side, const char *root, uint64_t layer);
+
 /* Reads the layer's indexer into an open model. Arguments and errors are those of tsr_mla_model_open, and:
  * TSR_E_UNSUPPORTED for a model_type whose indexer is not known. */
 tsr_status tsr_mla_model_open_indexer(tsr_mla_model *model, const tsr_side *side, const char *root, uint64_t layer,

@@ -3,6 +3,7 @@
 Planted faults of stages are named. Layers without an indexer are refused."""
 
 import json
+import re
 
 import harness
 import numpy as np
@@ -42,6 +43,12 @@ def verify(tessera):
 @pytest.fixture
 def judgements(verify):
     return lambda *args: {j["what"]: j for j in verify(*args)["judgements"]}
+
+
+def against_all(judged, of):
+    """Returns the judgement of attention to chosen tokens against attention to all."""
+    [what] = [what for what in judged if re.fullmatch(f"{of}, \\d+ of \\d+ tokens, against attention to all", what)]
+    return judged[what]
 
 
 def failed(judged):
@@ -87,7 +94,7 @@ def test_a_sound_layer_passes(tmp_path, judgements, options):
             j = found[f"index scores in {form}{batch}"]
             assert 20 < j["sqnr_db"] < 35
         for what in ("BF16 latent cache and queries",) + (("FP8 latent cache, BF16 queries",) if len(caches) == 2 else ()):
-            assert found[f"{what}{sparse}, against attention to all tokens"]["passed"]
+            assert against_all(found, f"{what}{sparse}")["passed"]
     assert 0.5 < found[f"index scores in FP8, rotated{batches[-1]}"]["token_agreement"] <= 1
 
 
@@ -99,13 +106,29 @@ def test_the_result_has_top_k(tmp_path, tessera, verify):
     assert code == 0 and "top_k" not in json.loads(out)
 
 
+def test_verify_all_checks_the_indexer(tmp_path, tessera):
+    """Without --sparse, and only if the layer has one of a known family."""
+    for name, change, expected in (("m", {}, True), ("other", {"model_type": "deepseek_v3"}, False)):
+        dst = model(change).write(tmp_path / name)
+        code, out, err = harness.run(tessera, ["verify", "all", dst, "--against", dst, "--device", "cpu", "--json", "-"])
+        mla = json.loads(out)["kinds"]["mla"]
+        assert any("index scores" in j["what"] for j in mla["result"]["judgements"]) == expected, err
+
+
 def test_all_tokens_are_chosen_if_they_are_few(tmp_path, judgements):
-    found = judgements(model({"kept": 4096}).write(tmp_path / "m"), "--context", "30")
+    found = judgements(model().write(tmp_path / "m"), "--context", "30", "--top-k", "4096")
     assert not failed(found)
     for batch in ("", " prefill"):
-        sparse = found[f"BF16 latent cache and queries, sparse{batch}, against attention to all tokens"]
-        assert sparse["sqnr_db"] > 40  # only the cache is rounded
+        assert against_all(found, f"BF16 latent cache and queries, sparse{batch}")["sqnr_db"] > 40  # only the cache is rounded
     assert "token_agreement" not in found["index scores in FP8, rotated, prefill"]
+
+
+def test_some_tokens_are_left_out_by_default(tmp_path, judgements):
+    found = judgements(model({"kept": 4096}).write(tmp_path / "m"), "--context", "30")
+    words = re.search(r"sparse, (\d+) of (\d+) tokens", "".join(found))
+    assert int(words[1]) == (int(words[2]) + 1) // 2
+    assert against_all(found, "BF16 latent cache and queries, sparse")["sqnr_db"] < 30
+    assert 0.5 < found["index scores in FP8, rotated, prefill"]["token_agreement"] <= 1
 
 
 def test_another_checkpoint_chooses_other_tokens(tmp_path, judgements, quantize):
@@ -125,8 +148,8 @@ def test_another_checkpoint_chooses_other_tokens(tmp_path, judgements, quantize)
 def test_the_choice_depends_on_top_k(tmp_path, judgements):
     """The fewer tokens are attended to, the further is the result from that over all tokens."""
     dst = model().write(tmp_path / "m")
-    errors = [judgements(dst, "--context", "40", "--top-k", str(k))["BF16 latent cache and queries, sparse, against attention to all tokens"]
-              ["relative_error"] for k in (4, 39, 40)]
+    found = [judgements(dst, "--context", "40", "--top-k", str(k)) for k in (4, 39, 40)]
+    errors = [against_all(one, "BF16 latent cache and queries, sparse")["relative_error"] for one in found]
     assert errors[0] > errors[1] > errors[2] and errors[2] < 0.02
 
 

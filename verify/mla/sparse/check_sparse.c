@@ -331,17 +331,20 @@ static tsr_status run_prefill(const pass *of_batch, size_t queries, tsr_err *err
     return status;
 }
 
+/* Returns how many tokens a query attends to. By default some are left out. */
+static size_t tokens_kept(const tsr_mla_subject *s)
+{
+    const size_t kept = s->model->index.kept, longest = s->batch->longest;
+    if (s->options->mla.top_k > 0)
+        return (size_t)s->options->mla.top_k;
+    return kept < longest ? kept : (longest + 1) / 2;
+}
+
 tsr_status tsr_mla_check_sparse(const tsr_mla_subject *s, const tsr_mla_model *original, tsr_evidence *evidence,
                                 double *since, tsr_err *err)
 {
-    const uint64_t asked = s->options->mla.top_k;
     const size_t queries = (size_t)tsr_min_u64(s->batch->longest, TSR_SPARSE_PREFILL);
-    pass p = {.s = s,
-              .original = original,
-              .name = "",
-              .evidence = evidence,
-              .since = since,
-              .top_k = asked > 0 ? (size_t)asked : s->model->index.kept};
+    pass p = {.s = s, .original = original, .name = "", .evidence = evidence, .since = since, .top_k = tokens_kept(s)};
     TSR_TRY(run_pass(&p, err));
     return queries > s->new_tokens ? run_prefill(&p, queries, err) : TSR_OK;
 }
