@@ -3,6 +3,7 @@
 #include "kernels/cpu/variants.h"
 
 #include <immintrin.h>
+#include <stdbool.h>
 
 typedef __m256i vec;
 #include "kernels/cpu/x86/transpose_body.h"
@@ -90,24 +91,34 @@ void exchange(vec *a, vec *b, unsigned shift, uint32_t low)
     *a = _mm256_xor_si256(*a, _mm256_slli_epi32(moved, (int)shift));
 }
 
-/* Transposes 8 x 8 words. Ignores the columns from `cols` on. */
+/* Transposes 8 x 8 words of nibbles. Ignores the columns from `cols` on; masked stores take many cycles on some
+ * processors, so whole tiles use none. */
 ALWAYS_INLINE void turn_block(const uint32_t *x, size_t cols, size_t ld_x, uint32_t *y, size_t ld_y)
 {
     const __m256i live = _mm256_cmpgt_epi32(_mm256_set1_epi32((int)cols), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
+    const bool whole = cols == TILE;
     __m256i v[TILE];
     for (size_t r = 0; r < TILE; r++) {
+        const int *const from = (const int *)(const void *)(x + r * ld_x);
         _mm_prefetch((const char *)(x + (r + AHEAD) * ld_x), _MM_HINT_T0);
-        v[r] = _mm256_maskload_epi32((const int *)(const void *)(x + r * ld_x), live);
+        v[r] = whole ? _mm256_loadu_si256((const __m256i *)from) : _mm256_maskload_epi32(from, live);
     }
     transpose_words(v);
-    for (size_t r = 0; r < TILE; r++)
-        _mm256_maskstore_epi32((int *)(void *)(y + r * ld_y), live, v[r]);
+    for (size_t r = 0; r < TILE; r++) {
+        if (whole)
+            _mm256_storeu_si256((__m256i *)(y + r * ld_y), v[r]);
+        else
+            _mm256_maskstore_epi32((int *)(void *)(y + r * ld_y), live, v[r]);
+    }
 }
 
 void tsr_transpose_nibbles_avx2(const uint32_t *x, size_t rows, size_t cols, size_t ld_x, uint32_t *y)
 {
     for (size_t row = 0; row < rows; row += TILE) {
-        for (size_t c = 0; c < cols; c += TILE)
-            turn_block(x + row * ld_x + c, cols - c < TILE ? cols - c : TILE, ld_x, y + row * cols + c, cols);
+        size_t c = 0;
+        for (; c + TILE <= cols; c += TILE)
+            turn_block(x + row * ld_x + c, TILE, ld_x, y + row * cols + c, cols);
+        if (c < cols)
+            turn_block(x + row * ld_x + c, cols - c, ld_x, y + row * cols + c, cols);
     }
 }
