@@ -172,13 +172,12 @@ static tsr_status mx_options(const tsr_scheme_arguments *a, bool ranges, tsr_mx_
         return TSR_OK;
     if (fp8 && options->dialect == TSR_DIALECT_MODELOPT)
         return tsr_fail_as(err, TSR_ERROR_ACTIVATION_RANGES, TSR_E_USAGE,
-                           "fp8-tensor of dialect modelopt stores a scale of each input: give --activations FILE (made "
-                           "by tools/capture_activations.py) or --input-scale X, or use --dialect compressed-tensors");
+                           "fp8-tensor of dialect modelopt stores a scale of each input: give --activations FILE "
+                           "(tessera calibrate makes it) or --input-scale X, or use --dialect compressed-tensors");
     if (ranges && tsr_mx_needs_ranges(options->scheme))
         return tsr_fail_as(err, TSR_ERROR_ACTIVATION_RANGES, TSR_E_USAGE,
                            "--scheme nvfp4 also quantizes activations and needs their ranges: give --activations FILE "
-                           "(made by tools/capture_activations.py) or --input-scale X, or use --scheme "
-                           "nvfp4-weight-only");
+                           "(tessera calibrate makes it) or --input-scale X, or use --scheme nvfp4-weight-only");
     return TSR_OK;
 }
 
@@ -198,8 +197,7 @@ static tsr_status expert_options(const tsr_scheme_arguments *a, tsr_w4afp8_optio
     if (input_scale == 0 && a->activations == NULL)
         return tsr_fail_as(err, TSR_ERROR_ACTIVATION_RANGES, TSR_E_USAGE,
                            "w4afp8 of dialect sglang stores a scale of each expert's input: give --activations FILE "
-                           "(made by tessera calibrate or tools/capture_activations.py) or --input-scale X, or use "
-                           "--dialect compressed-tensors");
+                           "(tessera calibrate makes it) or --input-scale X, or use --dialect compressed-tensors");
     *options = (tsr_w4afp8_options){
         .experts = rows.scheme,
         .block = {.block_rows = row->fp8.block_rows,

@@ -287,8 +287,8 @@ static tsr_status give_source(const planning *p, tsr_step *step, const tsr_decod
         move.input = tsr_mx_step_input(step);
         if (move.input < 0 && !(moved && tsr_move_has_input(w)))
             return tsr_fail(p->err, TSR_E_USAGE,
-                            "'%s' has no input scale to keep; give the ranges with --activations FILE (made by "
-                            "tools/capture_activations.py), or use --to nvfp4-weight-only, which needs none",
+                            "'%s' has no input scale to keep; give the ranges with --activations FILE "
+                            "(tessera calibrate makes it), or use --to nvfp4-weight-only, which needs none",
                             w->data->name);
     }
     if (!moved && step->op != &tsr_copy_op)

@@ -131,8 +131,8 @@ static tsr_status decide(const planning *p)
         used[TSR_SCHEME_NVFP4] || (used[TSR_SCHEME_FP8_TENSOR] && p->o->rules->dialect == TSR_DIALECT_MODELOPT);
     if (needs && !has_static_inputs(p))
         return tsr_fail_as(p->err, TSR_ERROR_ACTIVATION_RANGES, TSR_E_MISMATCH,
-                           "%s: %s and needs their ranges: give --activations FILE (made by "
-                           "tools/capture_activations.py) or --input-scale X, or use %s",
+                           "%s: %s and needs their ranges: give --activations FILE "
+                           "(tessera calibrate makes it) or --input-scale X, or use %s",
                            p->o->rules->path,
                            used[TSR_SCHEME_NVFP4] ? "nvfp4 also quantizes activations"
                                                   : "fp8-tensor of dialect modelopt has static scales of activations",

@@ -14,6 +14,7 @@
 
 #include <dirent.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -215,6 +216,21 @@ static tsr_status open_single(tsr_checkpoint *c, tsr_err *err)
     return tsr_checkpoint_index_names(c, err);
 }
 
+/* Returns true if `name` in a folder is a directory without files, as the output of the present job is at first. */
+static bool is_empty_directory(int folder, const char *name)
+{
+    const int fd = openat(folder, name, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    DIR *const dir = fd < 0 ? NULL : fdopendir(fd);
+    size_t n = 0;
+    while (dir != NULL && n <= 2 && readdir(dir) != NULL)
+        n++; /* "." and ".." are two */
+    if (dir != NULL)
+        closedir(dir);
+    else if (fd >= 0)
+        close(fd);
+    return dir != NULL && n <= 2;
+}
+
 /* Writes " (did you mean 'Llama-3.1-8B'?)" to `text` and returns it. Looks for a directory or safetensors file beside
  * `path` with a similar name; returns "" if there is none. */
 static const char *name_meant(const char *path, char text[80])
@@ -229,7 +245,7 @@ static const char *name_meant(const char *path, char text[80])
         return text;
     for (const struct dirent *e; (e = readdir(dir)) != NULL && words.size < MOST_NAMES;) {
         const bool fits = e->d_type != DT_REG || tsr_ends_with(e->d_name, ".safetensors");
-        if (fits && e->d_name[0] != '.' && strchr(e->d_name, '|') == NULL)
+        if (fits && e->d_name[0] != '.' && strchr(e->d_name, '|') == NULL && !is_empty_directory(dirfd(dir), e->d_name))
             tsr_text_printf(&words, "%s%s", words.size == 0 ? "" : "|", e->d_name);
     }
     closedir(dir);

@@ -163,11 +163,14 @@ def test_a_file_that_is_not_there_is_bad_input(command, tessera, checkpoint, tmp
 
 
 def test_the_nearest_name_is_suggested(tessera, tmp_path):
+    """An empty folder is not suggested: it may be the output."""
     for name in ("Llama-3.1-8B", "Qwen3-8B", ".hidden"):
         (tmp_path / name).mkdir()
+        (tmp_path / name / "config.json").write_text("{}")
+    (tmp_path / "Lama-3.1-8D").mkdir()
     (tmp_path / "Lama-3.1-8C").write_text("no folder, and no weights")
     for name, meant in (("Lama-3.1-8B", " (did you mean 'Llama-3.1-8B'?)"), ("something-else", "")):
-        code, _, err = harness.run(tessera, ["quantize", tmp_path / name, "-o", tmp_path / "out"])
+        code, _, err = harness.run(tessera, ["quantize", tmp_path / name, "-o", tmp_path / "Lama-3.1-8E"])
         assert code == 3 and err == f"tessera: {tmp_path / name}: No such file or directory{meant}\n"
 
 
