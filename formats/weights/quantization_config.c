@@ -435,6 +435,7 @@ static tsr_status read_method(tsr_pairing *p, tsr_json_text q, const char *path)
     char where[256];
     snprintf(where, sizeof where, "%.160s/" TSR_CONFIG_NAME ": %s", p->c->path, path);
     TSR_TRY(read_expert_dtype(p, q));
+    tsr_warn_of_unknown_members(p, q, where);
     if (kMethods[i].read != NULL)
         return kMethods[i].read(p, q, where);
     state(p, *kMethods[i].coding);

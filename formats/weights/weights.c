@@ -1,6 +1,7 @@
 /* Finds each weight's scale, and checks both. */
 #include "formats/weights/weights.h"
 
+#include "common/text.h"
 #include "formats/names/absorbed.h"
 #include "formats/weights/foreign.h"
 #include "formats/weights/pairing.h"
@@ -212,8 +213,8 @@ tsr_status tsr_weights_survey(tsr_weights *weights, const tsr_checkpoint *checkp
     free(p.claimed);
     free(p.unread);
     if (weights->n_warned > 1 && weights->warning != NULL)
-        weights->warning =
-            tsr_arena_printf(&weights->arena, "%s (and %zu others)", weights->warning, weights->n_warned - 1);
+        weights->warning = tsr_arena_printf(&weights->arena, "%s (and %zu other%s)", weights->warning,
+                                            weights->n_warned - 1, tsr_plural(weights->n_warned - 1));
     status = tsr_arena_status(&weights->arena, status, err);
     if (status != TSR_OK)
         tsr_weights_free(weights);

@@ -48,6 +48,44 @@ def test_every_command_warns(tmp_path, tessera, convert, name):
     assert load(tmp_path / "dst")[UP].shape == (40, 256)
 
 
+@pytest.mark.parametrize("where, changed", [
+    ("quantization_config", {"rotation": "hadamard"}), ("quantization_config.config_groups.group_0", {"permutation": True}),
+    ("quantization_config.config_groups.group_0.weights", {"codebook": [1, 2]})])
+def test_an_unknown_member_is_named(tmp_path, tessera, convert, where, changed):
+    """It may change how weights are decoded. One that is null states nothing."""
+    tensors, q = integers(GROUPS, False)
+    place = q
+    for name in where.split(".")[1:]:
+        place = place[name]
+    place.update(dict.fromkeys(changed))
+    src = make(tmp_path / "src", {"model.safetensors": tensors}, q)
+    assert harness.run(tessera, ["convert", src, "-o", tmp_path / "null", "--to", "bf16", "--quiet"])[2] == ""
+    place.update(changed, another=1)
+    src = make(tmp_path / "other", {"model.safetensors": tensors}, q)
+    code, _, err = harness.run(tessera, ["convert", src, "-o", tmp_path / "dst", "--to", "bf16", "--quiet"])
+    assert code == 0 and f"{where}: unknown member '{next(iter(changed))}'" in err and "(and 1 other)" in err, err
+    code, out, err = harness.run(tessera, ["inspect", src])
+    assert code == 0 and f"{where}: unknown member '{next(iter(changed))}'" in out, out + err
+
+
+# Members that GPTQModel, AutoAWQ, ModelOpt and DeepSeek write.
+FULL = [
+    {"quant_method": "gptq", "bits": 4, "group_size": 128, "damp_percent": 0.05, "desc_act": False, "static_groups": False, "sym": True,
+     "lm_head": False, "true_sequential": True, "pack_dtype": "int32", "checkpoint_format": "gptq", "meta": {"quantizer": ["gptqmodel:5.0"]}},
+    {"quant_method": "awq", "bits": 4, "group_size": 128, "zero_point": True, "version": "gemm", "modules_to_not_convert": None},
+    {"quant_method": "fp8", "fmt": "e4m3", "activation_scheme": "dynamic", "weight_block_size": [128, 128], "scale_fmt": "ue8m0"},
+    {"quant_method": "modelopt", "quant_algo": "NVFP4", "kv_cache_quant_algo": None, "group_size": 16, "exclude_modules": ["lm_head"],
+     "producer": {"name": "modelopt", "version": "0.45"}},
+]
+
+
+@pytest.mark.parametrize("q", FULL, ids=lambda q: q["quant_method"])
+def test_known_members_are_read_without_a_word(tmp_path, tessera, q):
+    src = make(tmp_path / "src", {"model.safetensors": {"x.weight": np.ones((4, 4), np.float32)}}, q)
+    code, _, err = harness.run(tessera, ["convert", src, "-o", tmp_path / "dst", "--to", "archive", "--quiet"])
+    assert code == 0 and "unknown member" not in err, err
+
+
 @pytest.mark.parametrize("weights,scale", [(GROUPS, (40, 2)), (CHANNEL, (40, 1)), ({**CHANNEL, "strategy": "tensor"}, (1,)),
                                            ({"group_size": 128}, (40, 2))])
 @pytest.mark.parametrize("zeros", [False, True])
