@@ -136,9 +136,7 @@ static const struct {
     {"*tekken_model", "a tokenizer's file"},
 };
 
-/* Returns true for scales of attention: of keys and values in the cache, of queries and probabilities. They scale no
- * weight, whatever the format of the weights, and are copied. */
-static bool is_cache_scale(const char *name)
+bool tsr_is_scale_of_attention(const char *name)
 {
     static const char *const kSuffixes[] = {".k_scale", ".v_scale", ".q_scale", ".prob_scale", ".kv_scale"};
     for (size_t i = 0; i < sizeof kSuffixes / sizeof *kSuffixes; i++) {
@@ -151,7 +149,7 @@ static bool is_cache_scale(const char *name)
 const char *tsr_plain_rule(const tsr_tensor *t)
 {
     if ((kFloats & BIT(t->dtype)) != 0)
-        return is_cache_scale(t->name) ? "a scale of the KV cache or of attention" : "floating point";
+        return tsr_is_scale_of_attention(t->name) ? "a scale of the KV cache or of attention" : "floating point";
     switch (t->dtype) {
     case TSR_C64:
         return "complex numbers";

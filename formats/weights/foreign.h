@@ -12,6 +12,10 @@
  * siblings ("MXFP4, as DeepSeek-V4 has it"). NULL: no known unsupported format. Static storage. */
 const char *tsr_foreign_format(const tsr_checkpoint *checkpoint, const tsr_tensor *tensor);
 
+/* Returns true for scales of attention by their names: of keys and values in the cache, of queries and probabilities.
+ * They scale no weight, whatever the format of the weights, and are copied. */
+bool tsr_is_scale_of_attention(const char *name);
+
 /* Returns the reason why a tensor is plain data: "floating point", "64-bit integers", "a table of positions", ...;
  * NULL: no rule applies. Static storage. */
 const char *tsr_plain_rule(const tsr_tensor *tensor);

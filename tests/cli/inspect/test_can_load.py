@@ -15,6 +15,8 @@ from loader_models import (
 import numpy as np
 import pytest
 
+KEYS = "model.layers.0.self_attn.k_scale"
+
 # ---- sound models ----
 
 
@@ -290,6 +292,9 @@ FACTS = {
                            "scale_fmt", UP + ".weight_scale_inv", ["8 of", "in 1 tensors", "0.333333343"]),
     "zero scale": (lambda m: m.scale(UP + ".weight_scale_inv", np.zeros((4, 2))), "warning", "scale values", None,
                    ["8 are zero"]),
+    **{f"scale of keys {value}": (
+        lambda m, value=value: m.tensors.update({KEYS: ("F32", (2,), np.array([1, value], np.float32).tobytes())}), "error", "scale values",
+        KEYS, [f"value 1 of this scale of the KV cache or of attention is {value:g}"]) for value in (np.nan, np.inf, 0.0, -1.0)},
     "wrong total_size": (lambda m: setattr(m, "total", 12), "warning", "index", None, ["total_size 12"]),
     "index without metadata": (lambda m: setattr(m, "metadata", False), "warning", "index", None, ["'metadata'"]),
     "experts left out": (stack, "warning", "stacked experts", "model.layers.0.mlp.experts.", ["not quantized"]),
