@@ -150,7 +150,7 @@ static void check_layer(const tsr_load_query *q, const layers *all, const tsr_li
                        "it is %s, but because of '%.*s' in quantized_layers this loader expects '%s' to be quantized",
                        tsr_dtype_name((tsr_dtype)l->tensor->dtype), size, name, built);
     if (tsr_linear_is_quantized(l) && found != NULL)
-        tsr_modelopt_check_joined(q, l, found->algorithm);
+        tsr_modelopt_check_layer(q, l, found->algorithm);
 }
 
 /* Checks for an NVFP4 layer: SGLang looks for one before it recognizes a checkpoint as ModelOpt's. */

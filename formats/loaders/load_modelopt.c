@@ -288,7 +288,7 @@ static void check_two(const tsr_load_query *q)
 /* Checks layers that are joined in the file. SGLang's class of W4A16_NVFP4 has a global scale for each member of a
  * joined layer and uses the largest. If the file has only one scale, it is loaded for the first member, and those of
  * the others stay uninitialized. (ModelOptNvFp4A16LinearMethod is not in WEIGHT_LOADER_V2_SUPPORTED.) */
-void tsr_modelopt_check_joined(const tsr_load_query *q, const tsr_linear *l, tsr_json_text algorithm)
+static void check_joined(const tsr_load_query *q, const tsr_linear *l, tsr_json_text algorithm)
 {
     static const char *const kJoined[] = {"qkv_proj", "gate_up_proj"};
     const char *const dot = strrchr(l->module, '.'), *const leaf = dot == NULL ? l->module : dot + 1;
@@ -303,6 +303,13 @@ void tsr_modelopt_check_joined(const tsr_load_query *q, const tsr_linear *l, tsr
             "format",
             "it is stored as one layer with one weight_scale_2, which this loader's W4A16_NVFP4 applies to the first "
             "member only: those of the others stay uninitialized");
+}
+
+void tsr_modelopt_check_layer(const tsr_load_query *q, const tsr_linear *l, tsr_json_text algorithm)
+{
+    check_joined(q, l, algorithm);
+    if (tsr_linear_is_quantized(l) && (tsr_json_is(algorithm, "\"NVFP4\"") || tsr_json_is(algorithm, "\"FP8\"")))
+        tsr_query_need_input_scale(q, l);
 }
 
 void tsr_rule_modelopt(const tsr_load_query *q)
@@ -323,6 +330,6 @@ void tsr_rule_modelopt(const tsr_load_query *q)
             continue;
         check_excluded(q, &q->linears->items[i], stated);
         if (stated)
-            tsr_modelopt_check_joined(q, &q->linears->items[i], value);
+            tsr_modelopt_check_layer(q, &q->linears->items[i], value);
     }
 }

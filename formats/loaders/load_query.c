@@ -88,3 +88,13 @@ bool tsr_query_quantized_head(const tsr_load_query *q)
     }
     return false;
 }
+
+/* vLLM's and SGLang's parameters are uninitialized or -3.4e38 before loading, and neither checks that all were loaded. */
+void tsr_query_need_input_scale(const tsr_load_query *q, const tsr_linear *l)
+{
+    if (l->weight->input_scale == NULL)
+        tsr_query_note(q, true, l->tensor->name, "input scale",
+                       "quantize the original again with --activations or --input-scale",
+                       "config.json says that inputs have a static scale, but it has none: the loader computes with an "
+                       "uninitialized one");
+}

@@ -94,6 +94,9 @@ bool tsr_query_sglang_maps(const tsr_load_query *q, const tsr_linear *l);
 /* Returns true for int4 of compressed-tensors if every group of config_groups quantizes inputs. */
 bool tsr_query_w4afp8(const tsr_load_query *q, const tsr_weight *weight);
 
+/* Reports a layer without a scale of its input, of which config.json says that it is static. */
+void tsr_query_need_input_scale(const tsr_load_query *q, const tsr_linear *l);
+
 /* Returns true if the output head is quantized. */
 bool tsr_query_quantized_head(const tsr_load_query *q);
 
@@ -109,8 +112,8 @@ void tsr_modelopt_built_name(const tsr_load_query *q, const tsr_linear *l, char 
 /* Returns true if ModelOpt's list makes the loader build the layer unquantized. (load_modelopt.c) */
 bool tsr_modelopt_excludes(const tsr_load_query *q, const tsr_linear *l);
 
-/* Checks a layer that is joined in the file, under its stated algorithm, given in quotation marks. (load_modelopt.c) */
-void tsr_modelopt_check_joined(const tsr_load_query *q, const tsr_linear *l, tsr_json_text algorithm);
+/* Checks a layer under its stated algorithm, given in quotation marks. (load_modelopt.c) */
+void tsr_modelopt_check_layer(const tsr_load_query *q, const tsr_linear *l, tsr_json_text algorithm);
 
 /* The rules. load_config.c: */
 void tsr_rule_config(const tsr_load_query *q);

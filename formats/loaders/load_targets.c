@@ -87,12 +87,24 @@ static bool fits_group(tsr_json_text group, const tsr_linear *l)
     return bits == l->weight->bits && columns == stored;
 }
 
+/* Returns true if inputs have a static scale: `dynamic` is false, its default, or "local", as for NVFP4. */
+static bool has_static_inputs(tsr_json_text group)
+{
+    tsr_json_text inputs;
+    return tsr_json_get(group, "input_activations", &inputs) && inputs.data[0] == '{' &&
+           !tsr_json_says(group, "input_activations.dynamic", "true");
+}
+
 static void check_group(const tsr_load_query *q, const tsr_linear *l)
 {
     const char *target;
     const size_t group = q->loader == TSR_LOADER_VLLM     ? first_of_vllm(q, l, &target)
                          : q->loader == TSR_LOADER_SGLANG ? first_of_sglang(q, l, &target)
                                                           : first_of_trtllm(q, l, &target);
+    if (group != NO_GROUP && has_static_inputs(q->groups[group]))
+        tsr_query_need_input_scale(q, l);
+    if (q->n_targets < 2 && q->loader != TSR_LOADER_SGLANG)
+        return; /* a single group has no order */
     if (group == NO_GROUP && q->loader == TSR_LOADER_SGLANG && l->fused != NULL)
         tsr_query_note(q, true, l->tensor->name, "targets",
                        "add the fused layer's own name to the targets, as tessera quantize does",
@@ -141,10 +153,10 @@ static void check_other_names(const tsr_load_query *q)
 
 void tsr_rule_targets(const tsr_load_query *q)
 {
-    if (!tsr_query_compressed_tensors(q) || (q->n_targets < 2 && q->loader != TSR_LOADER_SGLANG))
+    if (!tsr_query_compressed_tensors(q))
         return;
     check_other_names(q);
-    if (q->loader == TSR_LOADER_TRTLLM)
+    if (q->loader == TSR_LOADER_TRTLLM && q->n_targets > 1)
         check_classes(q);
     for (size_t i = 0; i < q->linears->count; i++) {
         const tsr_linear *const l = &q->linears->items[i];

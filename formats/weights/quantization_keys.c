@@ -8,8 +8,8 @@
 #include <string.h>
 #include <strings.h>
 
-/* The members that each quant_method has in vLLM 0.33, SGLang 0.5.16, transformers 5.23 and the packages that write it.
- * A method without a row has too many, and is not checked. */
+/* The members that each quant_method has in transformers' quantization_config.py and in the packages that write it. A
+ * method without a row has too many, and is not checked. */
 static const struct {
     const char *method, *known;
 } kMethods[] = {
@@ -40,8 +40,8 @@ static const struct {
      "use_cuda_fp16 use_exllama disable_exllama exllama_config"},
 };
 
-/* The members of a group of compressed-tensors and ModelOpt, and of its weights and inputs (compressed-tensors 0.19,
- * quant_scheme.py and quant_args.py). */
+/* The members of a group of compressed-tensors and ModelOpt, and of its weights and inputs (quant_scheme.py and
+ * quant_args.py of compressed-tensors). */
 static const char kGroup[] = "targets weights input_activations output_activations format",
                   kArguments[] =
                       "num_bits type symmetric group_size strategy block_structure dynamic actorder scale_dtype "

@@ -3,6 +3,7 @@
 #include "formats/names/fused.h"
 #include "formats/weights/kv_names.h"
 #include "verify/compare/check_weights_values.h"
+#include "verify/values/decode.h"
 
 #include <float.h>
 #include <math.h>
@@ -197,6 +198,24 @@ static tsr_status check_global_of(const tsr_weights_checking *k, const tsr_pair 
         mine, members[0]->global_scale->name, first);
 }
 
+/* Checks the scales of a layer's input. */
+static tsr_status check_input_of(const tsr_weights_checking *k, const tsr_tensor *scale)
+{
+    const uint64_t n = tsr_tensor_elements(scale);
+    double *const values = malloc((size_t)(n + 1) * sizeof *values);
+    tsr_status status = values == NULL ? tsr_out_of_memory(k->err, "for scales of inputs")
+                                       : tsr_decode_tensor(k->dst->checkpoint, scale, values, k->err);
+    const char *what = NULL;
+    for (uint64_t i = 0; status == TSR_OK && i < n && what == NULL; i++) {
+        what = bad_scale(values[i], 0, false);
+        if (what != NULL)
+            status =
+                tsr_add_finding(k, TSR_CHECK_SCALES, scale->name, "the scale of the input is %s (%g)", what, values[i]);
+    }
+    free(values);
+    return status;
+}
+
 bool tsr_is_cache_scale(const tsr_weights_checking *k, const tsr_pair *p)
 {
     tsr_kv_name kv;
@@ -236,6 +255,8 @@ tsr_status tsr_check_weight_scales(const tsr_weights_checking *k)
         TSR_TRY(check_scales_of(k, p));
         if (p->b->global_scale != NULL)
             TSR_TRY(check_global_of(k, p));
+        if (p->b->input_scale != NULL && tsr_dtype_is_weight_float((tsr_dtype)p->b->input_scale->dtype))
+            TSR_TRY(check_input_of(k, p->b->input_scale));
     }
     return TSR_OK;
 }

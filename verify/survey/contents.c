@@ -480,7 +480,7 @@ tsr_status tsr_contents_find(tsr_contents *survey, const tsr_checkpoint *checkpo
         if (survey->weights.n_scaled > 0)
             status = survey_scales(survey, checkpoint, err);
         if (status == TSR_OK)
-            status = tsr_check_cache_scales(&survey->issues, checkpoint, err);
+            status = tsr_check_activation_scales(survey, checkpoint, err);
     }
     if (status == TSR_OK && survey->issues.failed)
         status = tsr_out_of_memory(err, "for the issues");

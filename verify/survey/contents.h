@@ -92,7 +92,8 @@ typedef struct tsr_contents {
  * 0. Fails only for read errors and lack of memory. */
 tsr_status tsr_contents_find(tsr_contents *survey, const tsr_checkpoint *checkpoint, tsr_block block, tsr_err *err);
 
-/* Notes scales of attention, such as k_scale, that are not positive numbers. Fails as tsr_contents_find does. */
-tsr_status tsr_check_cache_scales(tsr_issues *issues, const tsr_checkpoint *checkpoint, tsr_err *err);
+/* Notes scales of activations, such as input_scale and k_scale, that are not positive numbers. Fails as
+ * tsr_contents_find does. */
+tsr_status tsr_check_activation_scales(tsr_contents *survey, const tsr_checkpoint *checkpoint, tsr_err *err);
 
 void tsr_contents_free(tsr_contents *survey);

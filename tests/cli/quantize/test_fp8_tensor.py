@@ -42,6 +42,31 @@ def no_finding(inspect, dst, loaders):
     assert [f for f in told["load_findings"] if f["severity"] == "error" and "there is no 'model." not in f["detail"]] == []
 
 
+@pytest.mark.parametrize("scheme, name", [("fp8-tensor", "input_scale"), ("nvfp4", "input_scale"), ("nvfp4", "input_global_scale")])
+def test_scales_of_inputs_are_checked(tmp_path, tessera, quantize, inspect, scheme, name):
+    """A static scale that is missing, zero, negative or NaN."""
+    dialect = "compressed-tensors" if name == "input_global_scale" else "modelopt"
+    src, weights = mx.model(tmp_path / "src")
+    dst = quantize(src, "--scheme", scheme, "--dialect", dialect, "--input-scale", "0.25")
+    no_finding(inspect, dst, "vllm,sglang")
+    start, entries, _ = harness.read_header(dst / "model.safetensors")
+    whole, scale = (dst / "model.safetensors").read_bytes(), f"{next(iter(weights))}.{name}"
+    at = start + entries[scale]["data_offsets"][0]
+    for value in (0.0, -1.0, np.nan):
+        (dst / "model.safetensors").write_bytes(whole[:at] + np.float32(value).tobytes() + whole[at + 4:])
+        code, told = inspect(dst)
+        assert code == 1 and [(f["rule"], f["tensor"]) for f in told["findings"] if f["severity"] == "error"] == [("scale values", scale)]
+        code, out, _ = harness.run(tessera, ["verify", dst, "--against", src])
+        assert code == 1 and scale in out and "the scale of the input is" in out, out
+    tensors = {n: (e["dtype"], e["shape"], whole[start + e["data_offsets"][0]:start + e["data_offsets"][1]])
+               for n, e in entries.items() if n != scale}
+    harness.write_safetensors(dst / "model.safetensors", tensors, {"format": "pt"})
+    for loader in ("vllm", "sglang"):
+        _, told = inspect(dst, "--can-load", loader, "--tp", "1")
+        missed = [f for f in told["load_findings"] if f["rule"] == "input scale"]
+        assert [f["tensor"].rpartition(".")[0] for f in missed] == [next(iter(weights))] and "uninitialized" in missed[0]["detail"]
+
+
 @pytest.mark.parametrize("inputs", ["dynamic", "measured", "constant"])
 @pytest.mark.parametrize("dialect", ["compressed-tensors", "modelopt"])
 @pytest.mark.parametrize("dtype", [BF16, np.float16, np.float32])
