@@ -121,6 +121,7 @@ static bool wanted(const comparing *a, const char *name)
 static tsr_status decide(const tsr_checkpoint *c, uint64_t *by_form, tsr_arena *arena, tsr_err *err)
 {
     const char *const type = tsr_policy_model_type(c, arena);
+    TSR_TRY(tsr_arena_status(arena, TSR_OK, err));
     if (!tsr_policy_knows(type))
         tsr_print_stderr("tessera: unknown model_type '%s': general rules; check with tessera quantize --dry-run\n",
                          type == NULL ? "" : type);

@@ -381,6 +381,7 @@ static tsr_status open_source(tsr_command_context *c, tsr_err *err)
 static tsr_status measure(const tsr_command_context *c, planning *a, tsr_terminal *terminal, tsr_err *err)
 {
     const char *const type = tsr_policy_model_type(a->checkpoint, &a->arena);
+    TSR_TRY(tsr_arena_status(&a->arena, TSR_OK, err));
     if (!tsr_policy_knows(type))
         tsr_print_stderr("tessera: unknown model_type '%s': general rules; check with tessera quantize --dry-run\n",
                          type == NULL ? "" : type);

@@ -51,10 +51,12 @@ def interface(place, target):
     """Writes the interface of libtessera by abidw, from its sources with debug information. Returns false without abidw."""
     if shutil.which("abidw") is None:
         return False
-    library = place / "api.so"
+    library, public = place / "api.so", place / "public"
+    public.mkdir()
+    shutil.copy(ROOT / "lib/tessera.h", public)
     subprocess.run(["gcc", "-g", "-O0", "-std=gnu11", "-D_GNU_SOURCE", '-DTSR_VERSION=""', "-shared", "-fPIC", "-I", ".", "-fvisibility=hidden",
                     *sorted(map(str, ROOT.glob("lib/api_*.c"))), "-Wl,--version-script=lib/tessera.map", "-o", library], check=True, cwd=ROOT)
-    subprocess.run(["abidw", "--headers-dir", "lib", "--drop-private-types", "--no-show-locs", "--no-corpus-path", "--no-comp-dir-path",
+    subprocess.run(["abidw", "--headers-dir", public, "--drop-private-types", "--no-show-locs", "--no-corpus-path", "--no-comp-dir-path",
                     library, "--out-file", target], check=True, cwd=ROOT)
     target.write_text(target.read_text().replace(f"{ROOT}/", ""))
     return True
