@@ -54,8 +54,8 @@ constexpr int kColumns = 128;                /* heads of the queries of a CTA */
 constexpr int kTileBytes = kTileKeys * kWidth, kStages = 4, kThreads = 256;
 constexpr int kAhead = 2; /* tiles that are requested before their turn */
 constexpr int kBarriers = (1 + kStages) * kTileBytes, kBytes = 1024 + kBarriers + (2 * kStages + 1) * 8;
-constexpr int kMostTiles = 32; /* tiles of keys that a CTA computes one after another */
-static_assert(hopper::ring_is_safe(kStages, 1), "both groups use every tile");
+constexpr int kMostTiles = 64; /* tiles of keys that a CTA computes one after another */
+static_assert(hopper::ring_is_safe(kStages, 1), "all warps use every tile");
 static_assert(2 * (kBytes + 1024) <= 228 * 1024, "shared memory of a multiprocessor, for two CTAs");
 
 /* How the keys are divided among CTAs. */
@@ -63,19 +63,38 @@ struct cut {
     int tiles, each, chunks; /* tiles of keys; those of a CTA; CTAs of the same queries */
 };
 
-/* Adds the heads of a tile's products, of which a thread has two rows, to scores of 0. */
+/* Returns the sum of x[lane % 4] over the four lanes of a quad. */
+__device__ __forceinline__ float quad_sums(const float (&x)[4], int lane)
+{
+    const bool odd = lane & 1, high = lane & 2;
+    float pair[2];
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+        pair[i] = (odd ? x[2 * i + 1] : x[2 * i]) + __shfl_xor_sync(0xFFFFFFFFu, odd ? x[2 * i] : x[2 * i + 1], 1);
+    }
+    return (high ? pair[1] : pair[0]) + __shfl_xor_sync(0xFFFFFFFFu, high ? pair[0] : pair[1], 2);
+}
+
+/* Adds the heads of the products of 64 keys. Sum i of a lane is that of query 2 i + lane % 4 / 2 and of the key in row
+ * lane / 4 + 8 * (lane % 2) of the warp. */
 template <int HEADS>
 __device__ __forceinline__ void add_heads(const float (&d)[kColumns / 2], const float (&weights)[kColumns / 4],
-                                          float (&score)[kColumns / HEADS][2])
+                                          int lane, float (&sum)[kColumns / HEADS / 2])
 {
+    constexpr int kQueries = kColumns / HEADS;
+    float score[kQueries / 2][4] = {}; /* [i][v]: query 2 i + v / 2, row 8 * (v % 2) */
 #pragma unroll
-    for (int i = 0; i < kColumns / 2; ++i) { /* d[4 g + 2 h + j] is column 8 g + 2 (lane % 4) + j of row 8 h */
-        float &sum = score[i * 2 / HEADS][i / 2 % 2];
-        sum = fmaf(weights[i / 4 * 2 + i % 2], fmaxf(d[i], 0.0f), sum);
+    for (int c = 0; c < HEADS / 4; ++c) { /* d[4 g + 2 h + j] is column 8 g + 2 (lane % 4) + j of row 8 h */
+#pragma unroll
+        for (int v = 0; v < 2 * kQueries; ++v) {
+            const int at = v / 2 * (HEADS / 4) + c;
+            float &x = score[v / 4][v % 4];
+            x = fmaf(weights[at], fmaxf(d[at / 2 * 4 + v % 2 * 2 + at % 2], 0.0f), x);
+        }
     }
 #pragma unroll
-    for (int v = 0; v < 2 * kColumns / HEADS; ++v) {
-        score[v / 2][v % 2] = attention::quad_sum(score[v / 2][v % 2]);
+    for (int i = 0; i < kQueries / 2; ++i) {
+        sum[i] = quad_sums(score[i], lane);
     }
 }
 
@@ -94,11 +113,10 @@ __global__ void __launch_bounds__(kThreads, 2)
                     *const q_full = empty + kStages;
     const int first_query = (int)(blockIdx.x / keys.chunks) * kQueries, lane = threadIdx.x % 32;
     const int begin = (int)(blockIdx.x % keys.chunks) * keys.each, end = min(begin + keys.each, keys.tiles);
-    int seen[kQueries], most = 0;
+    int most = 0;
 #pragma unroll
     for (int s = 0; s < kQueries; ++s) {
-        seen[s] = first_query + s < (int)p.queries ? seen_by(p, first_query + s) : 0;
-        most = max(most, seen[s]);
+        most = max(most, first_query + s < (int)p.queries ? seen_by(p, first_query + s) : 0);
     }
     const int last =
         max(begin, min(end, (most + kTileKeys - 1) / kTileKeys)); /* later tiles have no key that is seen */
@@ -127,45 +145,59 @@ __global__ void __launch_bounds__(kThreads, 2)
     for (int i = 0; i < kAhead; ++i) {
         load(begin + i);
     }
-    const int row = (int)threadIdx.x / 32 * 16 + lane / 4; /* in a tile; and 8 below */
-    const uint32_t a = hopper::operand_low(hopper::shared_address(k)) + threadIdx.x / 128 * (kTileBytes / 2 / 16);
+    const int group = __shfl_sync(0xFFFFFFFFu, (int)threadIdx.x / 128, 0);
+    const uint32_t a = hopper::operand_low(hopper::shared_address(k)) + (uint32_t)(group * (kTileBytes / 2 / 16));
     const uint32_t b = hopper::operand_low(hopper::shared_address(q));
     float weights[kColumns / 4];
 #pragma unroll
     for (int i = 0; i < kColumns / 4; ++i) {
-        const int64_t at = (int64_t)first_query * HEADS + i / 2 * 8 + lane % 4 * 2 + i % 2;
-        weights[i] = at < (int64_t)p.queries * HEADS ? __ldg(p.weights + at) : 0.0f;
+        const int at = first_query * HEADS + i / 2 * 8 + lane % 4 * 2 + i % 2;
+        weights[i] = __ldg(p.weights + min(at, (int)p.queries * HEADS - 1));
     }
+    /* The scores that the lane stores: their first query, and the key in this tile. */
+    const int query = first_query + lane % 4 / 2;
+    int key = begin * kTileKeys + (int)threadIdx.x / 32 * 16 + lane % 2 * 8 + lane / 4;
+    int seen[kQueries / 2], stop[kQueries / 2]; /* keys that the queries see, and that there are */
+#pragma unroll
+    for (int i = 0; i < kQueries / 2; ++i) {
+        const bool real = query + 2 * i < (int)p.queries;
+        seen[i] = real ? seen_by(p, query + 2 * i) : 0;
+        stop[i] = real ? (int)p.keys : 0;
+    }
+    float *logits = p.logits + (int64_t)query * p.keys + key;
+    const float *scales = p.k_scale + key;
     if (begin < last) {
         hopper::barrier_wait(q_full, 0);
     }
+    int stage = 0, phase = 0;
+#pragma unroll 1
     for (int tile = begin; tile < last; ++tile) {
-        const int i = tile - begin, stage = i % kStages, key = tile * kTileKeys + row;
-        const float scale[2] = {key < (int)p.keys ? __ldg(p.k_scale + key) : 0.0f,
-                                key + 8 < (int)p.keys ? __ldg(p.k_scale + key + 8) : 0.0f};
-        float d[kColumns / 2], score[kQueries][2] = {};
+        const float scale = key < (int)p.keys ? __ldg(scales) : 0.0f;
+        float d[kColumns / 2], sum[kQueries / 2];
         load(tile + kAhead);
         __syncwarp();
-        hopper::barrier_wait(full + stage, i / kStages & 1);
+        hopper::barrier_wait(full + stage, phase);
         hopper::mma_128<kColumns>(d, a + (uint32_t)(stage * kTileBytes / 16), b);
         hopper::mma_wait<0>(d);
         if (lane == 0) {
             hopper::barrier_arrive(empty + stage);
         }
-        add_heads<HEADS>(d, weights, score);
+        add_heads<HEADS>(d, weights, lane, sum);
 #pragma unroll
-        for (int v = 0; v < 2 * kQueries; ++v) { /* a thread of four stores every fourth score */
-            const int s = v / 2, h = v % 2, query = first_query + s;
-            if (lane % 4 == v % 4 && query < (int)p.queries && key + 8 * h < (int)p.keys) {
-                p.logits[(int64_t)query * p.keys + key + 8 * h] =
-                    key + 8 * h < seen[s] ? score[s][h] * scale[h] : -INFINITY;
+        for (int i = 0; i < kQueries / 2; ++i) {
+            const float score = key < seen[i] ? sum[i] * scale : -INFINITY;
+            if (key < stop[i]) {
+                logits[2 * i * p.keys] = score;
             }
         }
+        key += kTileKeys, logits += kTileKeys, scales += kTileKeys;
+        stage = stage + 1 < kStages ? stage + 1 : 0;
+        phase ^= stage == 0;
     }
-    const int stop = min(end * kTileKeys, (int)p.keys);
+    const int chunk_end = min(end * kTileKeys, (int)p.keys);
 #pragma unroll
     for (int s = 0; s < kQueries; ++s) {
-        for (int key = last * kTileKeys + (int)threadIdx.x; key < stop && first_query + s < (int)p.queries;
+        for (int key = last * kTileKeys + (int)threadIdx.x; key < chunk_end && first_query + s < (int)p.queries;
              key += kThreads) {
             p.logits[(int64_t)(first_query + s) * p.keys + key] = -INFINITY;
         }
@@ -188,8 +220,8 @@ template <int HEADS> tsr_status launch_fast(const tsr_index_scores &p, int proce
     const int64_t blocks = host::ceil_div((int64_t)p.queries, kColumns / HEADS);
     cut keys = {(int)host::ceil_div((int64_t)p.keys, kTileKeys), 0, 0};
     const int64_t even = host::ceil_div(keys.tiles * blocks, 4 * (int64_t)processors); /* two rounds of two CTAs */
-    keys.each = (int)(even < kMostTiles ? even : kMostTiles);
-    keys.chunks = (int)host::ceil_div(keys.tiles, keys.each);
+    keys.chunks = (int)host::ceil_div(keys.tiles, even < kMostTiles ? even : kMostTiles);
+    keys.each = (int)host::ceil_div(keys.tiles, keys.chunks);
     if (blocks * keys.chunks > INT_MAX) {
         return tsr_fail(err, TSR_E_SHAPE, "%s: %zu queries of %zu keys exceed the grid", kWhat, p.queries, p.keys);
     }
