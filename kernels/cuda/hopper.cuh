@@ -93,6 +93,19 @@ __device__ __forceinline__ void barrier_wait(uint64_t *bar, uint32_t phase)
     barrier_wait(shared_address(bar), phase);
 }
 
+/* Returns true if the phase has ended, without waiting. */
+__device__ __forceinline__ bool barrier_test(uint32_t bar, uint32_t phase)
+{
+    uint32_t done;
+    asm volatile("{\n.reg .pred p;\n"
+                 "mbarrier.test_wait.parity.shared::cta.b64 p, [%1], %2;\n"
+                 "selp.u32 %0, 1, 0, p;\n}"
+                 : "=r"(done)
+                 : "r"(bar), "r"(phase)
+                 : "memory");
+    return done != 0;
+}
+
 /* Returns true in exactly one lane of a warp whose lanes all call it, in a form that the compiler recognizes. */
 __device__ __forceinline__ bool elect()
 {
@@ -154,6 +167,18 @@ __device__ __forceinline__ float load_shared(uint32_t at)
     float v;
     asm volatile("ld.shared.f32 %0, [%1];" : "=f"(v) : "r"(at) : "memory");
     return v;
+}
+
+__device__ __forceinline__ int load_shared_int(uint32_t at)
+{
+    int v;
+    asm volatile("ld.shared.s32 %0, [%1];" : "=r"(v) : "r"(at) : "memory");
+    return v;
+}
+
+__device__ __forceinline__ void store_shared(uint32_t at, int x)
+{
+    asm volatile("st.shared.s32 [%0], %1;" ::"r"(at), "r"(x) : "memory");
 }
 
 __device__ __forceinline__ float2 load_shared2(uint32_t at)
@@ -251,6 +276,18 @@ __device__ __forceinline__ void copy_or_clear(uint32_t to, const void *from, boo
 __device__ __forceinline__ void wait_for_copies()
 {
     asm volatile("cp.async.wait_all;" ::: "memory");
+}
+
+/* Ends a group of this thread's copies by copy_or_clear. */
+__device__ __forceinline__ void commit_copies()
+{
+    asm volatile("cp.async.commit_group;" ::: "memory");
+}
+
+/* Waits for all but the newest N groups of this thread's copies. */
+template <int N> __device__ __forceinline__ void wait_for_copies_but()
+{
+    asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");
 }
 
 /* Prefetches the map itself, for which the first copy would otherwise wait. */

@@ -151,21 +151,29 @@ tsr_status choose(const tsr_mla_decode *args, tsr_cuda_device *device, tsr_mla_k
     return attention::choose(r, args, fast_fits, tsr_cuda_mla_choose, device, kind, err);
 }
 
+/* BF16 rows that are gathered arrive sooner from L2 than from another CTA. */
+template <typename PROBLEM> constexpr bool kPairs = PROBLEM::kFp8 || !PROBLEM::kGathered;
+
 /* Returns the cluster size. An even number of tiles of q is processed in pairs, which share the copy of each page. */
-int cluster_of(const schedule &s)
+template <typename PROBLEM> int cluster_of(const schedule &s)
 {
-    return s.tiles % 2 == 0 ? 2 : 1;
+    return kPairs<PROBLEM> && s.tiles % 2 == 0 ? 2 : 1;
 }
 
 template <typename PROBLEM> auto kernel_of(const schedule &s)
 {
-    return cluster_of(s) == 2 ? fast_kernel<2, PROBLEM> : fast_kernel<1, PROBLEM>;
+    if constexpr (kPairs<PROBLEM>) {
+        if (cluster_of<PROBLEM>(s) == 2) {
+            return fast_kernel<2, PROBLEM>;
+        }
+    }
+    return fast_kernel<1, PROBLEM>;
 }
 
 template <typename PROBLEM>
 tsr_status launch_fast(const PROBLEM &p, const schedule &s, int64_t pages, tsr_stream stream, tsr_err *err)
 {
-    const unsigned cluster = (unsigned)cluster_of(s);
+    const unsigned cluster = (unsigned)cluster_of<PROBLEM>(s);
     encode_fn encode = NULL;
     TSR_TRY(find_encode(&encode, err));
     CUtensorMap map_q, map_cache = {};

@@ -21,9 +21,8 @@
  * `rope` BF16, an even number (656 bytes for 512 + 64: FlashMLA's FP8 cache). Scales are powers of two, 2^-100 to 2^100.
  *
  * The fast kernel needs sm_90, latent 512, rope 64, page 64 without indices, and q, cache and out 16-byte aligned;
- * otherwise TSR_MLA_AUTO selects the plain one. With indices or an FP8 cache the fast kernel is assembled and was not run
- * yet, so TSR_MLA_AUTO selects the plain one there, too. The fast kernel uses the schedule that tsr_cuda_mla_plan writes to
- * the workspace (256-byte aligned), which divides the pages of all sequences evenly among the multiprocessors. Call it once
+ * otherwise TSR_MLA_AUTO selects the plain one. The fast kernel uses the schedule that tsr_cuda_mla_plan writes to the
+ * workspace (256-byte aligned), which divides the pages of all sequences evenly among the multiprocessors. Call it once
  * whenever seqlens, batch, s_q, heads or top_k has changed, then decode every layer. Two concurrent decodes need two
  * workspaces. Results have the same bits in every run on one kind of device.
  *

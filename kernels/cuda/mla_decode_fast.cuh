@@ -55,6 +55,11 @@ template <int CLUSTER, typename PROBLEM> struct computing {
     float scale2, slack;
     int x = 0; /* pages so far */
 
+    /* Gathered pages arrive in two halves, of which the second has the rope tile. With an FP8 cache the gathering threads
+     * need the registers in which the rope tile of q is held otherwise. */
+    static constexpr bool kHalves = PROBLEM::kGathered, kRopeHeld = !PROBLEM::kFp8;
+    static constexpr int kFirst = kHalves ? 4 : kRopePlace + 1; /* tiles that are multiplied before the other page */
+
     __device__ __forceinline__ computing(const fast_memory &memory, int group, int lane, float scale)
         : m(memory), group(group), lane(lane), thread(threadIdx.x % 128), row(thread / 32 * 16 + lane / 4),
           hand(reinterpret_cast<uint4 *>(m.base + fast_shape::kProbabilities) + thread),
@@ -80,12 +85,14 @@ template <int CLUSTER, typename PROBLEM> struct computing {
         const uint64_t k = hopper::operand(m.pages + group * kTiles * kTileBytes);
 #pragma unroll
         for (int place = from; place < to; ++place) {
-            const int tile = tile_at(group, place);
-            hopper::barrier_wait(m.full + group * kTiles + tile, x >> 1 & 1);
+            const int tile = kHalves ? (place < 8 ? place ^ 4 * group : kTiles - 1) : tile_at(group, place);
+            if (!kHalves || place == 0 || place == 4) {
+                hopper::barrier_wait(m.full + group * kTiles + tile, x >> 1 & 1);
+            }
 #pragma unroll
             for (int step = 0; step < 4; ++step) {
                 const int offset = tile * (kTileBytes >> 4) + 2 * step;
-                if (place == kRopePlace) {
+                if (kRopeHeld && (kHalves ? place == kTiles - 1 : place == kRopePlace)) {
                     hopper::mma_scores(score, q_rope + 4 * step, k + offset, 1);
                 } else {
                     hopper::mma_scores(score, q_operand + offset, k + offset, place + step != 0);
@@ -214,12 +221,12 @@ template <int CLUSTER, typename PROBLEM> struct computing {
         float score[32];
         if (OTHER) {
             uint32_t taken[16];
-            score_tiles(score, q_rope, 0, kRopePlace + 1);
+            score_tiles(score, q_rope, 0, kFirst);
             take_over(o, state, taken, view.length - (x - 1 - view.begin) * kPage);
-            score_tiles(score, q_rope, kRopePlace + 1, kRopePlace + 2);
+            score_tiles(score, q_rope, kFirst, kFirst + 1);
             hopper::mma_wait_but<1>();
             release(group ^ 1);
-            score_tiles(score, q_rope, kRopePlace + 2, kTiles);
+            score_tiles(score, q_rope, kFirst + 1, kTiles);
         } else {
             score_tiles(score, q_rope, 0, kTiles);
         }
@@ -259,7 +266,9 @@ template <int CLUSTER, typename PROBLEM> struct computing {
     __device__ __forceinline__ void add_pages(float (&o)[128], rows_state &state, const share_view &view)
     {
         uint32_t q_rope[16];
-        read_rope(q_rope);
+        if (kRopeHeld) {
+            read_rope(q_rope);
+        }
         x += (x ^ group) & 1;
         if (x == view.begin && x < view.end) {
             own_page<false>(o, state, q_rope, view);
@@ -415,21 +424,23 @@ __global__ void __launch_bounds__(384, 1)
     if (threadIdx.x == 0) {
         m.init_barriers<CLUSTER>();
     }
-    if (CLUSTER > 1) {
+    if (CLUSTER > 1 && PROBLEM::kGathered) {
+        hopper::cluster_meet();
+    } else if (CLUSTER > 1) {
         hopper::cluster_sync();
     } else {
         __syncthreads();
     }
 
     if (group == 2) {
-        asm volatile("setmaxnreg.dec.sync.aligned.u32 56;");
+        asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(PROBLEM::kFp8 ? 88 : 56));
         if constexpr (PROBLEM::kGathered) {
-            gather_shares<CLUSTER>(m, p, s, part, tile_of_q, &map_q);
+            gather_shares<CLUSTER>(m, p, shares, tile_of_q, &map_q);
         } else if (threadIdx.x == 256) {
             load_shares<CLUSTER>(m, p, shares, tile_of_q, &map_q, &map_cache);
         }
     } else {
-        asm volatile("setmaxnreg.inc.sync.aligned.u32 224;");
+        asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(PROBLEM::kFp8 ? 208 : 224));
         compute_shares<CLUSTER>(m, p, s, shares, part, tile_of_q, group, lane);
     }
     if (CLUSTER > 1) {

@@ -7,7 +7,8 @@
 namespace
 {
 
-constexpr int kTeam = 64; /* threads that gather one half of the latent columns of each page */
+constexpr int kGatherers = 128; /* threads */
+
 /* Returns the offset of 16 bytes in a tile of rows of 128 bytes with 128-byte swizzle. */
 __host__ __device__ __forceinline__ int swizzled(int row, int chunk)
 {
@@ -35,79 +36,58 @@ __device__ __forceinline__ page_rows rows_of(const PROBLEM &p, const share &w, i
     return {row_of(p, w.b, w.length, token), row_of(p, w.b, w.length, token + 32)};
 }
 
-/* State of a gathering thread. Team 0 gathers the half of a page's columns that its owner sums, and the rope tile. Team
- * 1 gathers the other half. A CTA of a pair gathers one half of the rows, and sends them to the other CTA. */
+/* State of a gathering thread. All of them gather the half of a page's latent columns that its owner sums, then the other
+ * half and the rope columns. A CTA of a pair gathers one half of the rows, and sends them to the other CTA. */
 template <int CLUSTER, typename PROBLEM> struct gathering {
     static constexpr int kOwn = kPage / CLUSTER;                             /* rows of a page that this CTA gathers */
     static constexpr int kHalfBytes = kLatent / 2 * (PROBLEM::kFp8 ? 1 : 2); /* half of a row's latent columns */
-    static constexpr int kRowBytes = 2 * kHalfBytes + (PROBLEM::kFp8 ? kLatent / 128 * 4 : 0) + kRope * 2;
-    const PROBLEM &p;
-    uint32_t base; /* shared address of the CTA's memory */
+    static constexpr int kRopeAt = 2 * kHalfBytes + (PROBLEM::kFp8 ? kLatent / 128 * 4 : 0);
+    static constexpr int kRowBytes = kRopeAt + kRope * 2;
+    static constexpr int kShared = PROBLEM::kFp8 ? 4 : 8; /* threads that share a row */
+    static constexpr int kChunk = kGatherers / kShared;   /* rows at a time */
+    static constexpr int kChunks = kOwn / kChunk;
+    static_assert(kChunk % 8 == 0, "rows of a thread have one swizzle");
+    const uint8_t *cache;
+    uint32_t base,
+        places; /* shared addresses: the CTA's memory, and this thread's 16 bytes of its first row in tile 0 */
+    int thread, rank;
 
-    __device__ __forceinline__ gathering(const fast_memory &m, const PROBLEM &problem)
-        : p(problem), base(hopper::shared_address(m.base))
+    __device__ __forceinline__ gathering(const fast_memory &m, const PROBLEM &p)
+        : cache(reinterpret_cast<const uint8_t *>(p.cache)), base(hopper::shared_address(m.base)),
+          thread(threadIdx.x % kGatherers), rank(CLUSTER > 1 ? (int)hopper::cluster_rank() : 0)
     {
+        const int chunk = thread % kShared * (8 / kShared);
+        places = base + (uint32_t)(fast_shape::kPages + swizzled(rank * kOwn + thread / kShared, chunk));
     }
 
-    /* Returns the thread of the CTA, read again each time, since registers are few. */
-    static __device__ __forceinline__ int thread_of_cta()
+    /* Returns this thread's row of a chunk. Called by all lanes of a warp. */
+    __device__ __forceinline__ int row(const page_rows &rows, int chunk) const
     {
-        int thread;
-        asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread));
-        return thread;
-    }
-
-    static __device__ __forceinline__ int team()
-    {
-        return thread_of_cta() / kTeam % 2;
-    }
-
-    /* Returns the thread of the team. */
-    static __device__ __forceinline__ int thread()
-    {
-        return thread_of_cta() % kTeam;
-    }
-
-    static __device__ __forceinline__ int rank()
-    {
-        return CLUSTER > 1 ? (int)hopper::cluster_rank() : 0;
-    }
-
-    /* Returns the row of the cache of the CTA's row `i`. Called by all lanes of a warp, with i / 32 the same in all. */
-    __device__ __forceinline__ int row(const page_rows &rows, int i) const
-    {
-        const int half = CLUSTER > 1 ? rank() : i / 32;
-        return __shfl_sync(0xFFFFFFFFu, half != 0 ? rows.row[1] : rows.row[0], i % 32);
-    }
-
-    /* Returns the number of the team's tile `t` in a page: four of a half, then the rope tile. */
-    static __device__ __forceinline__ int tile_number(int half, int t)
-    {
-        return t < 4 ? 4 * half + t : kTiles - 1;
-    }
-
-    __device__ __forceinline__ uint32_t tile(int stage, int half, int t) const
-    {
-        return base + (uint32_t)(fast_shape::kPages + (stage * kTiles + tile_number(half, t)) * kTileBytes);
-    }
-
-    __device__ __forceinline__ uint32_t barrier(int number) const
-    {
-        return base + (uint32_t)(fast_shape::kBarriers + number * 8);
+        const int from = chunk * kChunk;
+        const bool high = CLUSTER > 1 ? rank != 0 : from >= 32;
+        return __shfl_sync(0xFFFFFFFFu, high ? rows.row[1] : rows.row[0], from % 32 + thread / kShared);
     }
 
     __device__ __forceinline__ const uint8_t *at_row(int row) const
     {
-        return reinterpret_cast<const uint8_t *>(p.cache) + (int64_t)row * kRowBytes;
+        return cache + (int64_t)max(row, 0) * kRowBytes;
     }
 
-    /* Waits until a stage's half is no longer used, in either CTA. The owner uses both halves. */
-    __device__ __forceinline__ void wait_empty(int stage, int half, int x) const
+    static __device__ __forceinline__ uint32_t tile(int stage, int number)
     {
-        hopper::barrier_wait(barrier(fast_shape::kEmpty + 2 * stage + stage), (x >> 1 & 1) ^ 1);
-        if (half != stage) {
-            hopper::barrier_wait(barrier(fast_shape::kEmpty + 2 * stage + half), (x >> 1 & 1) ^ 1);
-        }
+        return (uint32_t)((stage * kTiles + number) * kTileBytes);
+    }
+
+    /* Returns the barrier for which a half waits until it is no longer used, in either CTA. */
+    __device__ __forceinline__ uint32_t empty(int stage, int half) const
+    {
+        return base + (uint32_t)(fast_shape::kBarriers + (fast_shape::kEmpty + 2 * stage + half) * 8);
+    }
+
+    /* Returns the barrier for which the computing threads wait until a half is loaded. */
+    __device__ __forceinline__ uint32_t full(int stage, int half) const
+    {
+        return base + (uint32_t)(fast_shape::kBarriers + (fast_shape::kFull + stage * kTiles + 4 * half) * 8);
     }
 
     /* Writes which rows of the page are listed. Called by all lanes of a warp. */
@@ -115,130 +95,264 @@ template <int CLUSTER, typename PROBLEM> struct gathering {
     {
         const uint32_t low = __ballot_sync(0xFFFFFFFFu, rows.row[0] >= 0),
                        high = __ballot_sync(0xFFFFFFFFu, rows.row[1] >= 0);
-        if (PROBLEM::kListed && team() == 0 && thread() == 0) {
+        if (PROBLEM::kListed && thread == 0) {
             hopper::store_shared(base + (uint32_t)(fast_shape::kListed + stage * 8), low, high);
         }
     }
 
-    /* Announces the team's tiles, and sends this CTA's rows of them to the other CTA. */
+    /* The same for page x, whose numbers are in shared memory. */
+    __device__ __forceinline__ void write_listed(int x) const
+    {
+        if (PROBLEM::kListed && thread < 32) {
+            write_listed(
+                {hopper::load_shared_int(number_at(x, thread)), hopper::load_shared_int(number_at(x, thread + 32))},
+                x & 1);
+        }
+    }
+
+    /* Returns where the number of row i of page x is. */
+    __device__ __forceinline__ uint32_t number_at(int x, int i) const
+    {
+        return base + (uint32_t)(fast_shape::kRowNumbers + (x & 1) * kPage * 4 + i * 4);
+    }
+
+    /* Returns the number of this thread's row of a chunk of page x. */
+    __device__ __forceinline__ int number(int x, int chunk) const
+    {
+        return hopper::load_shared_int(number_at(x, rank * kOwn + chunk * kChunk + thread / kShared));
+    }
+
+    /* Announces a half, and sends this CTA's rows of it to the other CTA. */
     __device__ __forceinline__ void publish(int stage, int half) const
     {
         hopper::fence_shared_for_copies();
-        hopper::meet(kMeetTeam + team(), kTeam);
-        if (thread() == 0) {
-            for (int t = 0; t < 5 - team(); ++t) {
-                const uint32_t from = tile(stage, half, t) + (uint32_t)(rank() * kOwn * 128);
-                const uint32_t bar = barrier(fast_shape::kFull + stage * kTiles + tile_number(half, t));
-                if (CLUSTER > 1) {
-                    hopper::barrier_expect(bar, kTileBytes - kOwn * 128);
-                    hopper::send_bytes(from, bar, (uint32_t)rank() ^ 1, kOwn * 128);
-                } else {
-                    hopper::barrier_arrive(bar);
+        hopper::meet(kMeetGather, kGatherers);
+        const int tiles = half == stage ? 4 : 5;
+        if (CLUSTER == 1) {
+            if (thread == 0) {
+                hopper::barrier_arrive(full(stage, half));
+            }
+        } else if (thread < tiles) {
+            if (thread == 0) {
+                hopper::barrier_expect(full(stage, half), (uint32_t)(tiles * (kPage - kOwn) * 128));
+            }
+            hopper::send_bytes(base + fast_shape::kPages + tile(stage, thread == 4 ? kTiles - 1 : 4 * half + thread) +
+                                   (uint32_t)(rank * kOwn * 128),
+                               full(stage, half), (uint32_t)rank ^ 1, kOwn * 128);
+        }
+    }
+
+    /* Begins to copy 64 * COUNT columns of BF16 of the rows `at` to tiles from `first` on. They begin at a row's byte
+     * `from_byte`. */
+    template <int COUNT>
+    __device__ __forceinline__ void copy_columns(const int (&at)[kChunks], int stage, int first, int from_byte) const
+    {
+        const uint32_t to = places + tile(stage, first);
+#pragma unroll
+        for (int chunk = 0; chunk < kChunks; ++chunk) {
+            const uint8_t *const from = at_row(at[chunk]) + from_byte + thread % kShared * (128 / kShared);
+#pragma unroll
+            for (int t = 0; t < COUNT; ++t) {
+#pragma unroll
+                for (int i = 0; i < 8 / kShared; ++i) {
+                    hopper::copy_or_clear((to ^ (uint32_t)(16 * i)) + (uint32_t)(t * kTileBytes + chunk * kChunk * 128),
+                                          from + t * 128 + i * 16, at[chunk] >= 0);
                 }
             }
         }
     }
 
-    /* Brings the team's columns of this CTA's rows of a page to L2. */
-    __device__ __forceinline__ void prefetch(const page_rows &rows, int half) const
+    /* Begins to copy the rope columns of page x. */
+    __device__ __forceinline__ void copy_rope(int x) const
     {
-#pragma unroll 1
-        for (int from = 0; from < kOwn; from += kTeam / 4) {
-            const int part = thread() % 4, at = row(rows, from + thread() / 4);
-            if (at >= 0) {
-                const uint8_t *const cached = at_row(at);
-                hopper::prefetch_line(cached + kHalfBytes * half + part * (kHalfBytes / 4));
-                hopper::prefetch_line(cached + kHalfBytes * 2 + part * ((kRowBytes - kHalfBytes * 2) / 4));
-                if (!PROBLEM::kFp8) {
-                    hopper::prefetch_line(cached + kHalfBytes * half + part * (kHalfBytes / 4) + 64);
-                }
-            }
+        int at[kChunks];
+#pragma unroll
+        for (int chunk = 0; chunk < kChunks; ++chunk) {
+            at[chunk] = number(x, chunk);
+        }
+        copy_columns<1>(at, x & 1, kTiles - 1, kRopeAt);
+    }
+
+    /* Reads 16 codes, or zeros if there is no row. */
+    static __device__ __forceinline__ uint4 read_codes(const uint8_t *from, bool exists)
+    {
+        return exists ? __ldg(reinterpret_cast<const uint4 *>(from)) : make_uint4(0, 0, 0, 0);
+    }
+
+    static __device__ __forceinline__ float2 read_scales(const uint8_t *row, int half, bool exists)
+    {
+        return exists ? __ldg(reinterpret_cast<const float2 *>(row + kLatent + half * 8)) : make_float2(0, 0);
+    }
+
+    /* Reads this thread's codes of a half of a row: 16 of each tile. */
+    __device__ __forceinline__ void read_row(uint4 (&codes)[4], float2 &scales, int row, int half) const
+    {
+        const uint8_t *const from = at_row(row);
+        scales = read_scales(from, half, row >= 0);
+#pragma unroll
+        for (int t = 0; t < 4; ++t) {
+            codes[t] = read_codes(from + half * kHalfBytes + thread % 4 * 16 + t * 64, row >= 0);
         }
     }
 
-    /* Copies this CTA's rows of a BF16 page. Eight threads copy 128 bytes of a row. */
-    __device__ __forceinline__ void copy_rows(const page_rows &rows, int stage, int half) const
+    /* Converts this thread's codes of a half of a row to BF16, and reads those of the next half or row. */
+    __device__ __forceinline__ void widen_row(uint4 (&codes)[4], float2 &scales, int next_row, int next_half, int stage,
+                                              int half, int chunk) const
     {
-        const int chunk = thread() % 8;
-#pragma unroll 1
-        for (int from = 0; from < kOwn; from += kTeam / 8) {
-            const int i = from + thread() / 8, at = row(rows, i);
-            const uint32_t to = (uint32_t)swizzled(rank() * kOwn + i, chunk);
-            const uint8_t *const cached = at_row(max(at, 0)) + chunk * 16;
+        const uint8_t *const next = at_row(next_row) + next_half * kHalfBytes + thread % 4 * 16;
+        const uint32_t low = places + tile(stage, 4 * half) + (uint32_t)(chunk * kChunk * 128), high = low ^ 16;
+        const __nv_bfloat162 scale[2] = {__float2bfloat162_rn(scales.x), __float2bfloat162_rn(scales.y)};
+        scales = read_scales(at_row(next_row), next_half, next_row >= 0);
 #pragma unroll
-            for (int t = 0; t < 5; ++t) {
-                if (t < 4 || team() == 0) {
-                    hopper::copy_or_clear(tile(stage, half, t) + to, cached + tile_number(half, t) * 128, at >= 0);
-                }
-            }
+        for (int t = 0; t < 4; ++t) {
+            const uint4 now = codes[t];
+            codes[t] = read_codes(next + t * 64, next_row >= 0);
+            __syncwarp(); /* keeps the compiler from moving the load behind the conversions */
+            hopper::store_shared(low + (uint32_t)(t * kTileBytes), widen_eight(now.x, now.y, scale[t / 2]));
+            hopper::store_shared(high + (uint32_t)(t * kTileBytes), widen_eight(now.z, now.w, scale[t / 2]));
         }
     }
 
-    /* Converts this CTA's rows of an FP8 page. Four threads convert a row, each 16 columns of a tile. */
-    __device__ __forceinline__ void widen_rows(const page_rows &rows, int stage, int half) const
+    /* Brings row `thread` of a page, whose number is `row`, to L2. */
+    __device__ __forceinline__ void prefetch(int row) const
     {
-        const int part = thread() % 4;
-#pragma unroll 1
-        for (int from = 0; from < kOwn; from += kTeam / 4) {
-            const int i = from + thread() / 4, at = row(rows, i);
-            const uint32_t low = (uint32_t)swizzled(rank() * kOwn + i, 2 * part), high = low ^ 16;
-            const uint8_t *const cached = at_row(max(at, 0));
-            uint4 codes[4];
+        if (row >= 0 && (CLUSTER == 1 || thread / kOwn == rank)) {
+            const uint8_t *const from = at_row(row);
 #pragma unroll
-            for (int t = 0; t < 4; ++t) {
-                const void *const from_tile = cached + kHalfBytes * half + t * 64 + part * 16;
-                codes[t] = at >= 0 ? __ldg(static_cast<const uint4 *>(from_tile)) : make_uint4(0, 0, 0, 0);
-            }
-            const float2 scales =
-                at >= 0 ? __ldg(reinterpret_cast<const float2 *>(cached + kLatent) + half) : make_float2(0, 0);
-            if (team() == 0) {
-                const uint8_t *const rope = cached + kRowBytes - kRope * 2 + part * 32;
-                hopper::copy_or_clear(tile(stage, half, 4) + low, rope, at >= 0);
-                hopper::copy_or_clear(tile(stage, half, 4) + high, rope + 16, at >= 0);
-            }
-#pragma unroll
-            for (int t = 0; t < 4; ++t) {
-                const __nv_bfloat162 scale = __float2bfloat162_rn(t < 2 ? scales.x : scales.y);
-                hopper::store_shared(tile(stage, half, t) + low, widen_eight(codes[t].x, codes[t].y, scale));
-                hopper::store_shared(tile(stage, half, t) + high, widen_eight(codes[t].z, codes[t].w, scale));
+            for (int byte = 0; byte < kRowBytes; byte += 128) {
+                hopper::prefetch_line(from + byte);
             }
         }
     }
 };
 
+/* Gathers the pages of a share in BF16. A half is announced after the next one was requested, if that one is free. */
+template <int CLUSTER, typename PROBLEM, typename AFTER>
+__device__ __forceinline__ void copy_share(const gathering<CLUSTER, PROBLEM> &g, const PROBLEM &p, const share &w,
+                                           int &x, const AFTER &after_first)
+{
+    const int lane = g.thread % 32;
+    page_rows rows = rows_of(p, w, w.first, lane);
+    bool pending = false;
+    for (int at = w.first; at < w.last; ++at, ++x) {
+        const page_rows next = rows_of(p, w, at + 1, lane);
+        const int stage = x & 1, phase = (x >> 1 & 1) ^ 1;
+        const auto publish_before = [&](int part) { g.publish(part == 0 ? stage ^ 1 : stage, stage); };
+        int own[g.kChunks];
+#pragma unroll
+        for (int chunk = 0; chunk < g.kChunks; ++chunk) {
+            own[chunk] = g.row(rows, chunk);
+        }
+#pragma unroll
+        for (int part = 0; part < 2; ++part) {
+            const int half = stage ^ part;
+            if (pending && !__all_sync(0xFFFFFFFFu, hopper::barrier_test(g.empty(stage, half), phase))) {
+                hopper::wait_for_copies();
+                publish_before(part);
+                pending = false;
+            }
+            hopper::barrier_wait(g.empty(stage, half), phase);
+            g.template copy_columns<4>(own, stage, 4 * half, half * g.kHalfBytes);
+            if (part == 0) {
+                g.write_listed(rows, stage);
+            } else {
+                g.template copy_columns<1>(own, stage, kTiles - 1, g.kRopeAt);
+            }
+            hopper::commit_copies();
+            if (pending) {
+                hopper::wait_for_copies_but<1>();
+                publish_before(part);
+            }
+            pending = true;
+        }
+        rows = next;
+        if (at == w.first || at + 1 == w.last) {
+            hopper::wait_for_copies();
+            g.publish(stage, stage ^ 1);
+            pending = false;
+        }
+        if (at == w.first) {
+            after_first();
+        }
+    }
+}
+
+/* Gathers the pages of a share in FP8. Codes are read a step before they are converted, and brought to L2 a page before.
+ * Numbers of rows are in shared memory, to save registers. */
+template <int CLUSTER, typename PROBLEM, typename AFTER>
+__device__ __forceinline__ void widen_share(const gathering<CLUSTER, PROBLEM> &g, const PROBLEM &p, const share &w,
+                                            int &x, const AFTER &after_first)
+{
+    const auto row_at = [&](int page) {
+        return g.thread < kPage && page < w.last ? row_of(p, w.b, w.length, page * kPage + g.thread) : -1;
+    };
+    const auto write_row = [&](int at, int row) {
+        if (g.thread < kPage) {
+            hopper::store_shared(g.number_at(at, g.thread), row);
+        }
+    };
+    write_row(x, row_at(w.first));
+    int next = row_at(w.first + 1);
+    hopper::meet(kMeetGather, kGatherers);
+    uint4 codes[4];
+    float2 scales;
+    g.read_row(codes, scales, g.number(x, 0), x & 1);
+#pragma unroll 1
+    for (int at = w.first; at < w.last; ++at, ++x) {
+        const int stage = x & 1, phase = (x >> 1 & 1) ^ 1, after = row_at(at + 2);
+        g.prefetch(next);
+        hopper::barrier_wait(g.empty(stage, stage), phase);
+        g.copy_rope(x);
+        g.write_listed(x);
+#pragma unroll
+        for (int part = 0; part < 2; ++part) {
+            const int half = stage ^ part;
+            if (part == 1) {
+                hopper::barrier_wait(g.empty(stage, half), phase);
+                hopper::wait_for_copies(); /* now, since later it would also wait for the next codes */
+            }
+#pragma unroll
+            for (int chunk = 0; chunk < g.kChunks; ++chunk) {
+                const bool last = chunk + 1 == g.kChunks;
+                const int then = last ? g.number(x + part, 0) : g.number(x, chunk + 1);
+                /* The next page's owner has this one's other half. */
+                g.widen_row(codes, scales, then, last ? stage ^ 1 : half, stage, half, chunk);
+            }
+            if (part == 0) {
+                write_row(x + 1, next);
+                next = after;
+            }
+            g.publish(stage, half);
+        }
+        if (at == w.first) {
+            after_first();
+        }
+    }
+}
+
 /* Role of the loading threads if rows are gathered: for each share of the part, the tile of q, then the pages. */
 template <int CLUSTER, typename PROBLEM>
-__device__ __forceinline__ void gather_shares(const fast_memory &m, const PROBLEM &p, const schedule &s, int part,
-                                              int tile_of_q, const CUtensorMap *map_q)
+__device__ __forceinline__ void gather_shares(const fast_memory &m, const PROBLEM &p, walk &shares, int tile_of_q,
+                                              const CUtensorMap *map_q)
 {
     const gathering<CLUSTER, PROBLEM> g(m, p);
-    const int lane = threadIdx.x % 32;
-    walk shares(s, part);
     share w;
     int x = 0; /* pages so far */
     for (int item = 0; shares.take(p, w); ++item) {
-        page_rows rows = rows_of(p, w, w.first, lane);
-        if (threadIdx.x == 256) {
-            load_q(m, map_q, item, tile_of_q, w.b);
-        }
-        for (int at = w.first; at < w.last; ++at, ++x) {
-            const int stage = x & 1, half = g.team() ^ stage;
-            const page_rows next = rows_of(p, w, at + 1, lane);
-            g.wait_empty(stage, half, x);
-            g.write_listed(rows, stage);
-            if constexpr (PROBLEM::kFp8) {
-                g.widen_rows(rows, stage, half);
-            } else {
-                g.copy_rows(rows, stage, half);
+        const auto load_queries = [&](bool now) {
+            if (now && g.thread == 0) {
+                load_q(m, map_q, item, tile_of_q, w.b);
             }
-            if (at + 1 < w.last) {
-                g.prefetch(next, half ^ 1); /* the next page is in the other stage */
-            }
-            hopper::wait_for_copies();
-            g.publish(stage, half);
-            rows = next;
+            __syncwarp();
+        };
+        /* The previous queries are used until their last page, so the first page is gathered before the next queries. */
+        load_queries(item == 0 || w.first >= w.last);
+        const auto after_first = [&] { load_queries(item > 0); };
+        if constexpr (PROBLEM::kFp8) {
+            widen_share(g, p, w, x, after_first);
+        } else {
+            copy_share(g, p, w, x, after_first);
         }
-        shares.end = s.begin[part + 1]; /* read again, since registers are few */
     }
 }
 

@@ -20,12 +20,13 @@ struct fast_shape {
     static constexpr int kBarriers = kTotals + 4 * kRows * 4;
     static constexpr int kFull = 0, kEmpty = 2 * kTiles, kQFull = kEmpty + 4, kQEmpty = kQFull + 1,
                          kCount = kQEmpty + 1;
-    static constexpr int kListed = kBarriers + kCount * 8; /* uint2 [kStages]: bit t: row t of the page is listed */
-    static constexpr int kBytes = 1024 + kListed + kStages * 8;
+    static constexpr int kListed = kBarriers + kCount * 8;    /* uint2 [kStages]: bit t: row t of the page is listed */
+    static constexpr int kRowNumbers = kListed + kStages * 8; /* int [kStages][kPage]: rows of the cache */
+    static constexpr int kBytes = 1024 + kRowNumbers + kStages * kPage * 4;
     static_assert(kBytes <= 227 * 1024, "shared memory of one CTA");
 };
 
-enum { kMeetProbabilities = 1, kMeetGroup = 5, kMeetBoth = 7, kMeetTeam = 8 }; /* [owner][half], [group], [team] */
+enum { kMeetProbabilities = 1, kMeetGroup = 5, kMeetBoth = 7, kMeetGather = 8 }; /* [owner][half], [group] */
 
 constexpr int kRopePlace = 4;
 

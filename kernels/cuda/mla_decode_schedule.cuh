@@ -124,11 +124,17 @@ __global__ void __launch_bounds__(kPlanThreads) plan_kernel(const problem p, con
     }
 }
 
-/* The plan of sequences of `pages` pages each, by one warp. */
+/* Time in which all multiprocessors write and read the FP32 result of one tile's part, in units of a page's time. */
+constexpr float kPartCost = 0.034f;
+
+/* The plan of sequences of `pages` pages each, by one warp. A part takes the time of its pages, and the combination the time
+ * of all parts. Their sum is least with parts of sqrt(pages of all tiles * kPartCost) pages. Parts are no shorter. */
 __global__ void __launch_bounds__(32) plan_alike_kernel(int batch, int pages, const schedule s)
 {
     const int lane = threadIdx.x, each = TSR_MLA_FIXED_COST + pages, line = batch * each;
-    const tsr_mla_payload tried = tsr_mla_try(lane, line, s.parts);
+    const int least = min(pages, __float2int_rn(sqrtf((float)batch * (float)pages * (float)s.tiles * kPartCost)));
+    const int parts_line = s.parts * (TSR_MLA_FIXED_COST + least);
+    const tsr_mla_payload tried = tsr_mla_try(lane, max(line, parts_line), s.parts);
     const bool holds = tsr_mla_deal_alike(each, batch, s.parts, tried, NULL, NULL);
     if (lane == __ffs((int)__ballot_sync(0xFFFFFFFFu, holds)) - 1) {
         (void)tsr_mla_deal_alike(each, batch, s.parts, tried, s.begin, s.span);
