@@ -4,6 +4,7 @@
 
 #include "common/glob.h"
 #include "formats/checkpoint/config.h"
+#include "formats/weights/quantization_members.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -181,16 +182,10 @@ static void check_keys(const tsr_load_query *q, tsr_json_text object, const char
 {
     tsr_json_reader r = tsr_json_members(object);
     tsr_json_text key, value;
-    while (q->loader != TSR_LOADER_TRTLLM && tsr_json_member(&r, &key, &value)) {
-        char word[64];
-        snprintf(word, sizeof word, " %.*s ", (int)(key.size > 60 ? 60 : key.size), key.data);
-        if (strstr(known, word) != NULL)
-            continue;
+    if (q->loader != TSR_LOADER_TRTLLM && tsr_next_unknown_member(&r, known, &key, &value))
         tsr_query_note(q, true, NULL, "configuration", "take the key out",
                        "config_groups: %s has the key '%.*s', and the loader refuses unknown keys", where,
                        (int)key.size, key.data);
-        return;
-    }
 }
 
 /* Checks zero points: loaders require them exactly if the configuration says "symmetric": false. */
@@ -218,16 +213,13 @@ static bool states_block(const tsr_load_query *q, tsr_json_text weights)
 
 static void check_group(const tsr_load_query *q, tsr_json_text group)
 {
-    static const char kScheme[] = " targets weights input_activations output_activations format ";
-    static const char kArguments[] = " num_bits type symmetric group_size strategy block_structure dynamic actorder "
-                                     "observer observer_kwargs scale_dtype zp_dtype ";
     tsr_json_text value;
-    check_keys(q, group, "a group", kScheme);
+    check_keys(q, group, "a group", TSR_MEMBERS_GROUP);
     if (!tsr_config_find_in(q->s->checkpoint, group, "weights", &value) || value.data[0] != '{') {
         tsr_query_note(q, true, NULL, "configuration", NULL, "config_groups: a group without weights");
         return;
     }
-    check_keys(q, value, "weights", kArguments);
+    check_keys(q, value, "weights", TSR_MEMBERS_ARGUMENTS);
     check_symmetry(q, value);
     /* With several groups, only those that state blocks are checked for blocks. */
     const bool block = q->block && (q->n_targets == 1 || states_block(q, value));
@@ -237,7 +229,7 @@ static void check_group(const tsr_load_query *q, tsr_json_text group)
     const bool inputs =
         tsr_config_find_in(q->s->checkpoint, group, "input_activations", &value) && value.data[0] == '{';
     if (inputs)
-        check_keys(q, value, "input_activations", kArguments);
+        check_keys(q, value, "input_activations", TSR_MEMBERS_ARGUMENTS);
     if (block &&
         (!inputs || !tsr_config_find_in(q->s->checkpoint, value, "dynamic", &value) || !tsr_json_is(value, "true")))
         tsr_query_note(q, true, NULL, "configuration",

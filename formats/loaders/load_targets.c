@@ -153,7 +153,10 @@ static void check_other_names(const tsr_load_query *q)
 
 void tsr_rule_targets(const tsr_load_query *q)
 {
-    if (!tsr_query_compressed_tensors(q))
+    bool inputs = false;
+    for (size_t i = 0; i < q->n_targets; i++)
+        inputs = inputs || has_static_inputs(q->groups[i]);
+    if (!tsr_query_compressed_tensors(q) || (q->n_targets < 2 && q->loader != TSR_LOADER_SGLANG && !inputs))
         return;
     check_other_names(q);
     if (q->loader == TSR_LOADER_TRTLLM && q->n_targets > 1)

@@ -53,9 +53,6 @@ const char *tsr_pairing_path(const tsr_pairing *p, const tsr_tensor *t);
  * that Tessera does not read. TSR_E_FORMAT: an invalid block size. */
 tsr_status tsr_read_quantization(tsr_pairing *p);
 
-/* Warns of members of the quantization object `q` of w->method that Tessera does not know. `where` names it. */
-void tsr_warn_of_unknown_members(tsr_pairing *p, tsr_json_text q, const char *where);
-
 /* Sets the block size of e4m3, which overrides config.json. */
 void tsr_state_block(tsr_pairing *p, tsr_block block);
 

@@ -2,7 +2,7 @@
 #include "common/checked.h"
 #include "formats/checkpoint/config.h"
 #include "formats/weights/foreign.h"
-#include "formats/weights/pairing.h"
+#include "formats/weights/quantization_members.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -383,18 +383,19 @@ static const struct {
     const char *name;
     tsr_status (*read)(tsr_pairing *p, tsr_json_text q, const char *where);
     const tsr_stated_coding *coding; /* the coding of all weights, for a method without a reader */
+    const char *members;             /* those that are known; NULL: too many to list */
 } kMethods[] = {
-    {"fp8", read_fp8, NULL},
-    {"compressed-tensors", read_compressed_tensors, NULL},
-    {"modelopt", read_modelopt, NULL},
-    {"mxfp4", NULL, &kMxfp4},
-    {"mxfp8", NULL, &kMxfp8},
-    {"quark", read_quark, NULL},
-    {TSR_W4AFP8, read_w4afp8, NULL},
-    {"awq", read_awq, NULL},
-    {"gptq", read_gptq, NULL},
-    {"auto-round", read_auto_round, NULL},
-    {"intel/auto-round", read_auto_round, NULL},
+    {"fp8", read_fp8, NULL, TSR_MEMBERS_FP8},
+    {"compressed-tensors", read_compressed_tensors, NULL, TSR_MEMBERS_COMPRESSED_TENSORS},
+    {"modelopt", read_modelopt, NULL, TSR_MEMBERS_MODELOPT},
+    {"mxfp4", NULL, &kMxfp4, TSR_MEMBERS_MXFP4},
+    {"mxfp8", NULL, &kMxfp8, TSR_MEMBERS_MXFP8},
+    {"quark", read_quark, NULL, NULL},
+    {TSR_W4AFP8, read_w4afp8, NULL, TSR_MEMBERS_W4AFP8},
+    {"awq", read_awq, NULL, TSR_MEMBERS_AWQ},
+    {"gptq", read_gptq, NULL, TSR_MEMBERS_GPTQ},
+    {"auto-round", read_auto_round, NULL, NULL},
+    {"intel/auto-round", read_auto_round, NULL, NULL},
 };
 
 /* Reads "fp4" or "fp8": at the top level in DeepSeek-V4, in the quantization object in V4.1. */
@@ -435,7 +436,7 @@ static tsr_status read_method(tsr_pairing *p, tsr_json_text q, const char *path)
     char where[256];
     snprintf(where, sizeof where, "%.160s/" TSR_CONFIG_NAME ": %s", p->c->path, path);
     TSR_TRY(read_expert_dtype(p, q));
-    tsr_warn_of_unknown_members(p, q, where);
+    tsr_warn_of_unknown_members(p, q, kMethods[i].members, where);
     if (kMethods[i].read != NULL)
         return kMethods[i].read(p, q, where);
     state(p, *kMethods[i].coding);
