@@ -1,5 +1,6 @@
 /* Implements `tessera compare-schemes`: its options, the selection of tensors, and the table. */
 #include "cli/commands/commands.h"
+#include "cli/help/help.h"
 #include "cli/help/next_command.h"
 #include "cli/io/globs.h"
 #include "cli/io/mpi_session.h"
@@ -120,11 +121,8 @@ static bool wanted(const comparing *a, const char *name)
 
 static tsr_status decide(const tsr_checkpoint *c, uint64_t *by_form, tsr_arena *arena, tsr_err *err)
 {
-    const char *const type = tsr_policy_model_type(c, arena);
-    TSR_TRY(tsr_arena_status(arena, TSR_OK, err));
-    if (!tsr_policy_knows(type))
-        tsr_print_stderr("tessera: unknown model_type '%s': general rules; check with tessera quantize --dry-run\n",
-                         type == NULL ? "" : type);
+    const char *type;
+    TSR_TRY(tsr_find_model_type(c, arena, &type, err));
     return tsr_schemes_decide(c, type, by_form, arena, err);
 }
 

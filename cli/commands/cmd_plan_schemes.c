@@ -1,5 +1,6 @@
 /* Implements `tessera plan-schemes`: its options, the table of budgets, and the rules file. */
 #include "cli/commands/commands.h"
+#include "cli/help/help.h"
 #include "cli/help/next_command.h"
 #include "cli/io/globs.h"
 #include "cli/io/loader_options.h"
@@ -380,11 +381,8 @@ static tsr_status open_source(tsr_command_context *c, tsr_err *err)
 
 static tsr_status measure(const tsr_command_context *c, planning *a, tsr_terminal *terminal, tsr_err *err)
 {
-    const char *const type = tsr_policy_model_type(a->checkpoint, &a->arena);
-    TSR_TRY(tsr_arena_status(&a->arena, TSR_OK, err));
-    if (!tsr_policy_knows(type))
-        tsr_print_stderr("tessera: unknown model_type '%s': general rules; check with tessera quantize --dry-run\n",
-                         type == NULL ? "" : type);
+    const char *type;
+    TSR_TRY(tsr_find_model_type(a->checkpoint, &a->arena, &type, err));
     tsr_scheme_plan_options options = {.run = tsr_terminal_run_options(terminal, c->common.threads, c->common.memory),
                                        .importance = a->importance_path == NULL ? NULL : &a->importance,
                                        .sensitivities = a->match.of,

@@ -1,9 +1,10 @@
-/* Prints the rules of the policy for each model family. */
+/* Prints the rules of the policy for each model family, and warns of unknown ones. */
 #include "cli/help/help.h"
 
 #include "cli/io/io_paths.h"
 #include "cli/io/output.h"
 #include "formats/json/json_write.h"
+#include "quantize/policy/policy.h"
 #include "quantize/policy/policy_rules.h"
 
 #include <stdio.h>
@@ -118,4 +119,14 @@ tsr_status tsr_list_families(const char *json, tsr_err *err)
     const tsr_status status = tsr_write_report(json, &t, err);
     tsr_text_free(&t);
     return status;
+}
+
+tsr_status tsr_find_model_type(const tsr_checkpoint *c, tsr_arena *arena, const char **model_type, tsr_err *err)
+{
+    *model_type = tsr_policy_model_type(c, arena);
+    TSR_TRY(tsr_arena_status(arena, TSR_OK, err));
+    if (!tsr_policy_knows(*model_type))
+        tsr_print_stderr("tessera: unknown model_type '%s': general rules; check with tessera quantize --dry-run\n",
+                         *model_type == NULL ? "" : *model_type);
+    return TSR_OK;
 }

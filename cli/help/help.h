@@ -6,7 +6,9 @@
 #pragma once
 
 #include "cli/commands/commands.h"
+#include "common/arena.h"
 #include "common/status.h"
+#include "formats/checkpoint/checkpoint.h"
 
 /* An exit code and its meaning; the last entry has none. */
 typedef struct tsr_exit_meaning {
@@ -31,6 +33,10 @@ tsr_status tsr_version_json(const char *path, tsr_err *err);
  * to `json` as JSON if that is not NULL ("-": stdout). */
 tsr_status tsr_list_families(const char *json, tsr_err *err);
 tsr_status tsr_list_loader_rules(const char *model_type, const char *json, tsr_err *err);
+
+/* Sets *model_type to that of a checkpoint, and warns if it is not known. */
+tsr_status tsr_find_model_type(const tsr_checkpoint *checkpoint, tsr_arena *arena, const char **model_type,
+                               tsr_err *err);
 
 /* Prints docs/errors.md, or the part under `heading`, unless it is NULL. Returns the exit code. */
 int tsr_help_errors(const char *heading);

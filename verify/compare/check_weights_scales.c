@@ -198,46 +198,22 @@ static tsr_status check_global_of(const tsr_weights_checking *k, const tsr_pair 
         mine, members[0]->global_scale->name, first);
 }
 
-/* Checks the scales of a layer's input. */
-static tsr_status check_input_of(const tsr_weights_checking *k, const tsr_tensor *scale)
+/* Checks a scale of activations: one number, or one for each head. */
+static tsr_status check_activation_scale(const tsr_weights_checking *k, const tsr_tensor *scale, const char *of)
 {
-    const uint64_t n = tsr_tensor_elements(scale);
-    double *const values = malloc((size_t)(n + 1) * sizeof *values);
-    tsr_status status = values == NULL ? tsr_out_of_memory(k->err, "for scales of inputs")
-                                       : tsr_decode_tensor(k->dst->checkpoint, scale, values, k->err);
-    const char *what = NULL;
-    for (uint64_t i = 0; status == TSR_OK && i < n && what == NULL; i++) {
-        what = bad_scale(values[i], 0, false);
-        if (what != NULL)
-            status =
-                tsr_add_finding(k, TSR_CHECK_SCALES, scale->name, "the scale of the input is %s (%g)", what, values[i]);
-    }
-    free(values);
-    return status;
+    uint64_t at;
+    double value;
+    TSR_TRY(tsr_find_bad_scale(k->dst->checkpoint, scale, &at, &value, k->err));
+    return at == tsr_tensor_elements(scale)
+               ? TSR_OK
+               : tsr_add_finding(k, TSR_CHECK_SCALES, scale->name, "the scale of %s is %s (%g)", of,
+                                 bad_scale(value, 0, false), value);
 }
 
 bool tsr_is_cache_scale(const tsr_weights_checking *k, const tsr_pair *p)
 {
     tsr_kv_name kv;
     return k->dst->weights->kv_cache == TSR_KV_FP8 && p->b != NULL && tsr_kv_name_read(p->b->values->name, &kv);
-}
-
-/* Checks a scale of the KV cache, one number or one for each head. */
-static tsr_status check_cache_scale(const tsr_weights_checking *k, const tsr_pair *p)
-{
-    const tsr_weight *const w = p->b;
-    tsr_view view;
-    TSR_TRY(tsr_view_init(&view, k->dst->checkpoint, w, k->err));
-    for (uint64_t i = 0; i < view.rows * view.cols; i++) {
-        const tsr_piece at = {.row = i / view.cols, .col = i % view.cols, .rows = 1, .cols = 1};
-        double value;
-        TSR_TRY(tsr_read_values(k->dst->checkpoint, w, &at, &value, k->err));
-        const char *const what = bad_scale(value, 0, false);
-        if (what != NULL)
-            return tsr_add_finding(k, TSR_CHECK_SCALES, w->values->name, "the scale of the KV cache is %s (%g)", what,
-                                   value);
-    }
-    return TSR_OK;
 }
 
 tsr_status tsr_check_weight_scales(const tsr_weights_checking *k)
@@ -249,14 +225,16 @@ tsr_status tsr_check_weight_scales(const tsr_weights_checking *k)
             continue;
         k->out->judged[TSR_CHECK_SCALES]++;
         if (of_cache) {
-            TSR_TRY(check_cache_scale(k, p));
+            tsr_view view; /* its values may be of a dtype that is not read */
+            TSR_TRY(tsr_view_init(&view, k->dst->checkpoint, p->b, k->err));
+            TSR_TRY(check_activation_scale(k, p->b->values, "the KV cache"));
             continue;
         }
         TSR_TRY(check_scales_of(k, p));
         if (p->b->global_scale != NULL)
             TSR_TRY(check_global_of(k, p));
         if (p->b->input_scale != NULL && tsr_dtype_is_weight_float((tsr_dtype)p->b->input_scale->dtype))
-            TSR_TRY(check_input_of(k, p->b->input_scale));
+            TSR_TRY(check_activation_scale(k, p->b->input_scale, "the input"));
     }
     return TSR_OK;
 }

@@ -4,30 +4,23 @@
 #include "formats/weights/foreign.h"
 #include "verify/values/decode.h"
 
-#include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
 
 /* Notes the first value of a scale that is not a positive number. */
 static tsr_status check_scale(tsr_issues *issues, const tsr_checkpoint *c, const tsr_tensor *t, const char *of,
                               const char *advice, tsr_err *err)
 {
-    const uint64_t n = tsr_tensor_elements(t);
-    double *const values = malloc((size_t)(n + 1) * sizeof *values);
-    tsr_status status =
-        values == NULL ? tsr_out_of_memory(err, "for scales of activations") : tsr_decode_tensor(c, t, values, err);
-    uint64_t i = 0;
-    while (status == TSR_OK && i < n && values[i] > 0 && isfinite(values[i]))
-        i++;
-    if (status == TSR_OK && i < n) {
-        char detail[160];
-        snprintf(detail, sizeof detail, "value %llu of this scale of %s is %.6g", (unsigned long long)i, of, values[i]);
-        tsr_issues_add(
-            issues,
-            &(tsr_issue){.fatal = true, .tensor = t->name, .rule = "scale values", .detail = detail, .advice = advice});
-    }
-    free(values);
-    return status;
+    uint64_t at;
+    double value;
+    char detail[160];
+    TSR_TRY(tsr_find_bad_scale(c, t, &at, &value, err));
+    if (at == tsr_tensor_elements(t))
+        return TSR_OK;
+    snprintf(detail, sizeof detail, "value %llu of this scale of %s is %.6g", (unsigned long long)at, of, value);
+    tsr_issues_add(
+        issues,
+        &(tsr_issue){.fatal = true, .tensor = t->name, .rule = "scale values", .detail = detail, .advice = advice});
+    return TSR_OK;
 }
 
 tsr_status tsr_check_activation_scales(tsr_contents *survey, const tsr_checkpoint *c, tsr_err *err)

@@ -3,6 +3,7 @@
 
 #include "verify/values/lanes.h"
 
+#include <math.h>
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
@@ -276,5 +277,19 @@ tsr_status tsr_decode_tensor(const tsr_checkpoint *checkpoint, const tsr_tensor 
     if (status == TSR_OK)
         tsr_decode(t->dtype, bytes, (size_t)tsr_tensor_elements(t), out);
     free(bytes);
+    return status;
+}
+
+tsr_status tsr_find_bad_scale(const tsr_checkpoint *checkpoint, const tsr_tensor *t, uint64_t *at, double *value,
+                              tsr_err *err)
+{
+    const uint64_t n = tsr_tensor_elements(t);
+    double *const values = malloc((size_t)(n + 1) * sizeof *values);
+    const tsr_status status =
+        values == NULL ? tsr_out_of_memory(err, "for scales") : tsr_decode_tensor(checkpoint, t, values, err);
+    for (*at = 0; status == TSR_OK && *at < n && values[*at] > 0 && isfinite(values[*at]);)
+        ++*at;
+    *value = status == TSR_OK && *at < n ? values[*at] : 0;
+    free(values);
     return status;
 }

@@ -13,6 +13,11 @@ void tsr_decode(unsigned char dtype, const unsigned char *bytes, size_t n, doubl
 /* Decodes all elements of a tensor. TSR_E_NOMEM, TSR_E_IO and other read errors. */
 tsr_status tsr_decode_tensor(const tsr_checkpoint *checkpoint, const tsr_tensor *tensor, double *out, tsr_err *err);
 
+/* Finds the first element of a tensor of scales that is not a positive number. *at: the number of elements if there is
+ * none. Errors are those of tsr_decode_tensor. */
+tsr_status tsr_find_bad_scale(const tsr_checkpoint *checkpoint, const tsr_tensor *tensor, uint64_t *at, double *value,
+                              tsr_err *err);
+
 /* Decodes n elements of such a dtype. Only those of F8_E4M3 are multiplied by `scale`. */
 void tsr_decode_scaled(tsr_dtype dtype, const unsigned char *bytes, size_t n, double scale, double *out);
 
