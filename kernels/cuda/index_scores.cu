@@ -98,8 +98,8 @@ __device__ __forceinline__ void add_heads(const float (&d)[kColumns / 2], const 
     }
 }
 
-/* A CTA computes scores of kColumns / HEADS queries and a chunk of the keys. D = K * Q^T
- * by e4m3 wgmma, whose rows are keys and whose columns are heads of queries. Thread 0 also loads. */
+/* A CTA computes scores of kColumns / HEADS queries and a chunk of the keys: D = K * Q^T by e4m3 wgmma. Rows of D are
+ * keys, and columns are heads of queries. Thread 0 also loads. */
 template <int HEADS>
 __global__ void __launch_bounds__(kThreads, 2)
     fast_kernel(const __grid_constant__ CUtensorMap map_q, const __grid_constant__ CUtensorMap map_k,

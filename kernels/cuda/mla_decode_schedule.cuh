@@ -127,8 +127,9 @@ __global__ void __launch_bounds__(kPlanThreads) plan_kernel(const problem p, con
 /* Time in which all multiprocessors write and read the FP32 result of one tile's part, in units of a page's time. */
 constexpr float kPartCost = 0.034f;
 
-/* The plan of sequences of `pages` pages each, by one warp. A part takes the time of its pages, and the combination the time
- * of all parts. Their sum is least with parts of sqrt(pages of all tiles * kPartCost) pages. Parts are no shorter. */
+/* The plan of sequences of `pages` pages each, by one warp. Longer parts take more time,
+ * and more parts make the combination longer. Both together take least with parts of sqrt(n * kPartCost) pages, where n
+ * counts the pages of all tiles. No part is shorter. */
 __global__ void __launch_bounds__(32) plan_alike_kernel(int batch, int pages, const schedule s)
 {
     const int lane = threadIdx.x, each = TSR_MLA_FIXED_COST + pages, line = batch * each;
