@@ -13,10 +13,9 @@ sys.path[:0] = [str(pathlib.Path(__file__).resolve().parents[1] / name) for name
 import harness
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-# Libraries that the tool may need. CUDA libraries are not among them: they are loaded at run time. With
-# CUDA the tool is linked by nvcc, which adds the libraries of C++.
-NEEDED = {"libc.so.6", "libm.so.6", "libzstd.so.1", "libxxhash.so.0", "libdl.so.2", "librt.so.1", "libpthread.so.0",
-          "libstdc++.so.6", "libgcc_s.so.1", "liburing.so.2"}
+# Libraries that the tool may need. CUDA libraries are not among them: they are loaded at run time. Those of C++, which CUDA code
+# needs, are linked statically.
+NEEDED = {"libc.so.6", "libm.so.6", "libzstd.so.1", "libxxhash.so.0", "libdl.so.2", "librt.so.1", "libpthread.so.0", "liburing.so.2"}
 LIBRARY = {"libtessera.so", "libtessera.so.0", "libtessera.so.0.1.0", "libtessera.a", "tessera.h", "tessera.pc"}
 LOADER = re.compile(r"ld-linux.*\.so\.\d+")
 

@@ -18,7 +18,6 @@ sys.path[:0] = [str(pathlib.Path(__file__).resolve().parents[1] / name) for name
 import harness
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-CXX = {"libstdc++.so.6", "libgcc_s.so.1"}  # of the host's half of CUDA code; manylinux has them everywhere
 LIBC = {"libc.so.6", "libm.so.6", "libpthread.so.0", "libdl.so.2", "librt.so.1"}
 MOST_BYTES = 10_000_000  # without CUDA
 
@@ -108,11 +107,9 @@ def contents(checks, wheel, place, alone):
                  all(one["versionInfo"] for one in bill["packages"]), listed)
     if not alone:
         return
-    cuda = "CUDA runtime" in listed
-    checks.check("it is small", wheel.stat().st_size < MOST_BYTES or cuda, wheel.stat().st_size)
+    checks.check("it is small", wheel.stat().st_size < MOST_BYTES or "CUDA runtime" in listed, wheel.stat().st_size)
     for binary in (next(place.rglob("scripts/tessera")), next(place.rglob("libtessera.so*"))):
-        checks.check(f"{binary.name} needs the C library only{', and that of C++' if cuda else ''}",
-                     needs(binary) <= (LIBC | CXX if cuda else LIBC), needs(binary))
+        checks.check(f"{binary.name} needs the C library only", needs(binary) <= LIBC, needs(binary))
 
 
 def module(checks, installed, place):
