@@ -32,13 +32,13 @@ struct grouped_table {
     uint64_t begun; /* barrier: the first of them has been written */
 };
 
-/* The units: a pair lies along m and shares W if both tiles are of one group; otherwise it lies along n or shares
- * nothing. */
+/* The units: a pair lies along m and shares W if both tiles are of one group; otherwise it lies along n and shares A, or
+ * shares nothing. */
 template <int WIDTH> struct grouped_schedule {
     const grouped_problem &p;
     const grouped_table &table;
     int rank;
-    wide_schedule contiguous; /* schedule of all tiles, without regard to groups */
+    wide_schedule contiguous; /* pairs of all tiles along m, without regard to groups */
     group_cursor cursor = {};
 
     /* Returns the pairs of a group with this many rows: along m, where a pair shares the larger operand, unless an odd
@@ -81,17 +81,25 @@ template <int WIDTH> struct grouped_schedule {
      * tile of padding only is not multiplied, but loads for its neighbour. */
     __device__ __forceinline__ grouped_unit find_contiguous(int &index, int stride, int lane) const
     {
-        for (; index < contiguous.rows * contiguous.columns; index += stride) {
-            int m0, n0;
-            contiguous.at(index, 0, m0, n0, kTokens, WIDTH);
-            const int first = table.tiles[m0 / kTokens], second = table.tiles[m0 / kTokens + 1];
-            const int own = rank ? second : first, other = rank ? first : second;
-            if (own >= 0 || other >= 0) {
+        const int pairs = contiguous.rows * contiguous.columns, tiles_m = (p.all.m + kTokens - 1) / kTokens;
+        /* If the number of tiles along m is odd, the last ones form pairs along n. */
+        const int units = pairs + tiles_m % 2 * ((contiguous.columns + 1) / 2);
+        for (; index < units; index += stride) {
+            int m0, n0, own, other, shared;
+            if (index < pairs) {
+                contiguous.at(index, 0, m0, n0, kTokens, WIDTH);
+                const int first = table.tiles[m0 / kTokens], second = table.tiles[m0 / kTokens + 1];
+                own = rank ? second : first, other = rank ? first : second;
+                shared = own < 0 || other < 0 || own / 2 == other / 2 ? 2 : 0;
                 m0 += rank * kTokens;
-                const int group = (own >= 0 ? own : other) / 2, rows = own < 0   ? 0
-                                                                       : own % 2 ? count(group, m0, lane)
-                                                                                 : kTokens;
-                return {group, m0, n0, rows, own < 0 || other < 0 || own / 2 == other / 2 ? 2 : 0};
+            } else {
+                m0 = (tiles_m - 1) * kTokens, n0 = (2 * (index - pairs) + rank) * WIDTH;
+                other = table.tiles[tiles_m - 1], own = n0 < p.all.n ? other : -1;
+                shared = 1;
+            }
+            if (own >= 0 || other >= 0) {
+                const int rows = own < 0 ? 0 : own % 2 ? count(own / 2, m0, lane) : kTokens;
+                return {(own >= 0 ? own : other) / 2, m0, n0, rows, shared};
             }
         }
         return {-1, 0, 0, 0, 0};
@@ -216,7 +224,7 @@ __global__ void __launch_bounds__(384, 1)
             return pairs.rows * pairs.columns;
         });
     } else {
-        for (int tile = threadIdx.x; tile < (along_m + 1) / 2 * 2; tile += blockDim.x) {
+        for (int tile = threadIdx.x; tile < along_m; tile += blockDim.x) {
             const int group = p.group_of(tile * kTokens), last = p.group_of(tile * kTokens + kTokens - 1);
             table.tiles[tile] = group < 0 ? -1 : group * 2 + (last != group);
         }
@@ -224,8 +232,7 @@ __global__ void __launch_bounds__(384, 1)
     __syncthreads();
     hopper::cluster_meet();
 
-    const grouped_schedule<WIDTH> schedule = {
-        p, table, (int)hopper::cluster_rank(), {(along_m + 1) / 2, columns, 2, 1}};
+    const grouped_schedule<WIDTH> schedule = {p, table, (int)hopper::cluster_rank(), {along_m / 2, columns, 2, 1}};
     if (warp >= 8) {
         asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
         if (warp == 8) {
