@@ -7,7 +7,7 @@
 namespace
 {
 
-constexpr int kCombineWarps = 16, kCombineRows = 16; /* rows per CTA of a sequence in two parts */
+constexpr int kCombineWarps = 16, kCombineRows = 32; /* rows per CTA of a sequence in two parts */
 constexpr int kCombineAhead = 2;                     /* parts of a row that a warp has requested before it needs them */
 
 /* A lane's part of a row: every 32nd of its float4. */
@@ -48,15 +48,15 @@ __global__ void __launch_bounds__(32 * kCombineWarps, 2)
     const tsr_mla_pair span = s.span[cut_at.y > 0 ? b : 0];
     const int first = span.x, count = span.y - first + 1;
     const int first_slot = 2 * first + (s.begin[first].x != b);
-    hopper::wait_for_launch_before(); /* also before the early return, which must not end the stream's wait */
-    if (cut_at.y == 0) {
-        return; /* the cut is between two sequences */
-    }
-    const int64_t shares = (int64_t)(count - 1) * gridDim.y, mine = (part - first - 1) * gridDim.y + blockIdx.y;
+    const int64_t shares = (int64_t)max(count - 1, 1) * gridDim.y, mine = (part - first - 1) * gridDim.y + blockIdx.y;
     const int begin = (int)(rows * mine / shares), end = (int)(rows * (mine + 1) / shares);
     int team = kCombineWarps; /* warps that share a row */
     while (team > 1 && (end - begin) * team > kCombineWarps) {
         team /= 2;
+    }
+    hopper::wait_for_launch_before(); /* also before the early return, which must not end the stream's wait */
+    if (cut_at.y == 0) {
+        return; /* the cut is between two sequences */
     }
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, member = warp % team;
     float *const weight = weights + warp * s.parts;

@@ -21,7 +21,8 @@
 enum {
     TSR_MLA_FIXED_COST = 3, /* cost of a sequence's share for a part, besides its pages, in pages */
     TSR_MLA_TRIES = 32,     /* schedules that are tried, one per lane of a warp */
-    TSR_MLA_NEAR = 20,      /* parts may be longer by 1 / this if no sequence is cut then */
+    TSR_MLA_NEAR = 20,      /* parts may be longer by 1 / this if no sequence is cut then, */
+    TSR_MLA_COMBINE = 2,    /* or by this many pages, in whose time parts are combined otherwise */
 };
 
 /* The sequence and page where a part begins; or the first and the last part of a sequence. */
@@ -35,15 +36,16 @@ typedef struct tsr_mla_payload {
     bool cuts;
 } tsr_mla_payload;
 
-/* Returns the schedules to try, best first: parts that are longer by up to 1 / TSR_MLA_NEAR but cut no sequence, so
- * that nothing must be combined; then the shortest sufficient parts. */
+/* Returns the schedules to try, best first: parts that are somewhat longer but cut no sequence, so that nothing must be
+ * combined; then the shortest sufficient parts. A part of a cut sequence has at least one page besides the fixed cost. */
 TSR_MLA_ANYWHERE tsr_mla_payload tsr_mla_try(int lane, int32_t line, int parts)
 {
-    enum { kWhole = TSR_MLA_TRIES / 2 };
-    const int32_t even = (line + parts - 1) / parts;
-    tsr_mla_payload p = {even + lane - kWhole, true};
+    enum { kWhole = TSR_MLA_TRIES / 2, kLeast = TSR_MLA_FIXED_COST + 1 };
+    const int32_t even = (line + parts - 1) / parts, least = even > kLeast ? even : kLeast;
+    tsr_mla_payload p = {least + lane - kWhole, true};
     if (lane < kWhole) {
-        p.most = even + (int32_t)((int64_t)even * lane / ((kWhole - 1) * TSR_MLA_NEAR));
+        const int32_t near = least / TSR_MLA_NEAR, more = near > TSR_MLA_COMBINE ? near : TSR_MLA_COMBINE;
+        p.most = least + more * lane / (kWhole - 1);
         p.cuts = false;
     }
     return p;

@@ -10,6 +10,16 @@
 namespace
 {
 
+/* Exchanges columns of two groups of eight between lanes 2i and 2i + 1. Before, each has two adjacent columns of both
+ * groups; afterwards, the even lane has four adjacent columns of the first group, the odd one of the second. */
+__device__ __forceinline__ float4 exchange_pair(float2 first, float2 second, int lane)
+{
+    const bool odd = lane & 1;
+    const float2 give = odd ? first : second;
+    const float x = __shfl_xor_sync(0xFFFFFFFFu, give.x, 1), y = __shfl_xor_sync(0xFFFFFFFFu, give.y, 1);
+    return odd ? make_float4(x, y, second.x, second.y) : make_float4(first.x, first.y, x, y);
+}
+
 /* State of a consumer thread for its two rows (`lane / 4` and 8 below) between pages. */
 struct rows_state {
     float most[2];  /* subtracted from scores; raised to their maximum only when exponentials would exceed 2^8 */
@@ -341,17 +351,18 @@ template <int CLUSTER, typename PROBLEM> struct computing {
 #pragma unroll
         for (int h = 0; h < 2; ++h) {
             const int r = first_row + 8 * h;
-            if (r >= rows) {
-                continue; /* padding after the last row */
-            }
             const int64_t to = (int64_t)slot * s.rows + r;
-            float *const out = s.out + to * kLatent + group * 256 + lane % 4 * 2;
+            float *const out = s.out + to * kLatent + group * 256 + lane % 2 * 8 + lane % 4 / 2 * 4;
 #pragma unroll
-            for (int g = 0; g < 32; ++g) {
-                *reinterpret_cast<float2 *>(out + 8 * g) =
-                    make_float2(o[4 * g + 2 * h] * inverse[h], o[4 * g + 2 * h + 1] * inverse[h]);
+            for (int g = 0; g < 32; g += 2) {
+                const float *const d = o + 4 * g + 2 * h;
+                const float4 v = exchange_pair(make_float2(d[0] * inverse[h], d[1] * inverse[h]),
+                                               make_float2(d[4] * inverse[h], d[5] * inverse[h]), lane);
+                if (r < rows) { /* no padding after the last row */
+                    *reinterpret_cast<float4 *>(out + 8 * g) = v;
+                }
             }
-            if (group == 0 && lane % 4 == 0) {
+            if (r < rows && group == 0 && lane % 4 == 0) {
                 s.lse[to] = lse[h];
             }
         }

@@ -24,6 +24,26 @@ __host__ __device__ __forceinline__ uint4 widen_eight(uint32_t low, uint32_t hig
     return *reinterpret_cast<const uint4 *>(v);
 }
 
+/* Return what is at `from` in global memory that no thread writes, or zeros if it does not exist. The load writes over
+ * zeros, so nothing waits for it before its result is used. A choice after the load would wait. */
+__device__ __forceinline__ uint4 load_or_zero4(const void *from, bool exists)
+{
+    uint4 v = make_uint4(0, 0, 0, 0);
+    asm volatile("{\n.reg .pred p;\nsetp.ne.s32 p, %5, 0;\n@p ld.global.nc.v4.u32 {%0, %1, %2, %3}, [%4];\n}"
+                 : "+r"(v.x), "+r"(v.y), "+r"(v.z), "+r"(v.w)
+                 : "l"(from), "r"((int)exists));
+    return v;
+}
+
+__device__ __forceinline__ float2 load_or_zero2(const void *from, bool exists)
+{
+    float2 v = make_float2(0, 0);
+    asm volatile("{\n.reg .pred p;\nsetp.ne.s32 p, %3, 0;\n@p ld.global.nc.v2.f32 {%0, %1}, [%2];\n}"
+                 : "+f"(v.x), "+f"(v.y)
+                 : "l"(from), "r"((int)exists));
+    return v;
+}
+
 /* Rows of the cache of a page's tokens, negative if there is none. Each lane has tokens `lane` and `lane + 32`. */
 struct page_rows {
     int row[2];
@@ -173,43 +193,31 @@ template <int CLUSTER, typename PROBLEM> struct gathering {
         copy_columns<1>(at, x & 1, kTiles - 1, kRopeAt);
     }
 
-    /* Reads 16 codes, or zeros if there is no row. */
-    static __device__ __forceinline__ uint4 read_codes(const uint8_t *from, bool exists)
-    {
-        return exists ? __ldg(reinterpret_cast<const uint4 *>(from)) : make_uint4(0, 0, 0, 0);
-    }
-
-    static __device__ __forceinline__ float2 read_scales(const uint8_t *row, int half, bool exists)
-    {
-        return exists ? __ldg(reinterpret_cast<const float2 *>(row + kLatent + half * 8)) : make_float2(0, 0);
-    }
-
-    /* Reads this thread's codes of a half of a row: 16 of each tile. */
+    /* Reads this thread's codes of a half of a row, 16 of each tile, and their scales: zeros if there is no row. */
     __device__ __forceinline__ void read_row(uint4 (&codes)[4], float2 &scales, int row, int half) const
     {
         const uint8_t *const from = at_row(row);
-        scales = read_scales(from, half, row >= 0);
+        scales = load_or_zero2(from + kLatent + half * 8, row >= 0);
 #pragma unroll
         for (int t = 0; t < 4; ++t) {
-            codes[t] = read_codes(from + half * kHalfBytes + thread % 4 * 16 + t * 64, row >= 0);
+            codes[t] = load_or_zero4(from + half * kHalfBytes + thread % 4 * 16 + t * 64, row >= 0);
         }
     }
 
-    /* Converts this thread's codes of a half of a row to BF16, and reads those of the next half or row. */
+    /* Converts this thread's codes of a half of a row to BF16. Before, reads those of the next half or row: all loads are
+     * under way during the conversion. */
     __device__ __forceinline__ void widen_row(uint4 (&codes)[4], float2 &scales, int next_row, int next_half, int stage,
                                               int half, int chunk) const
     {
-        const uint8_t *const next = at_row(next_row) + next_half * kHalfBytes + thread % 4 * 16;
         const uint32_t low = places + tile(stage, 4 * half) + (uint32_t)(chunk * kChunk * 128), high = low ^ 16;
         const __nv_bfloat162 scale[2] = {__float2bfloat162_rn(scales.x), __float2bfloat162_rn(scales.y)};
-        scales = read_scales(at_row(next_row), next_half, next_row >= 0);
+        const uint4 now[4] = {codes[0], codes[1], codes[2], codes[3]};
+        read_row(codes, scales, next_row, next_half);
+        __syncwarp(); /* keeps the compiler from moving loads behind the conversions */
 #pragma unroll
         for (int t = 0; t < 4; ++t) {
-            const uint4 now = codes[t];
-            codes[t] = read_codes(next + t * 64, next_row >= 0);
-            __syncwarp(); /* keeps the compiler from moving the load behind the conversions */
-            hopper::store_shared(low + (uint32_t)(t * kTileBytes), widen_eight(now.x, now.y, scale[t / 2]));
-            hopper::store_shared(high + (uint32_t)(t * kTileBytes), widen_eight(now.z, now.w, scale[t / 2]));
+            hopper::store_shared(low + (uint32_t)(t * kTileBytes), widen_eight(now[t].x, now[t].y, scale[t / 2]));
+            hopper::store_shared(high + (uint32_t)(t * kTileBytes), widen_eight(now[t].z, now[t].w, scale[t / 2]));
         }
     }
 
@@ -277,7 +285,7 @@ __device__ __forceinline__ void copy_share(const gathering<CLUSTER, PROBLEM> &g,
     }
 }
 
-/* Gathers the pages of a share in FP8. Codes are read a step before they are converted, and brought to L2 a page before.
+/* Gathers the pages of a share in FP8. Codes are read a step before they are converted, and brought to L2 before that.
  * Numbers of rows are in shared memory, to save registers. */
 template <int CLUSTER, typename PROBLEM, typename AFTER>
 __device__ __forceinline__ void widen_share(const gathering<CLUSTER, PROBLEM> &g, const PROBLEM &p, const share &w,
@@ -291,7 +299,9 @@ __device__ __forceinline__ void widen_share(const gathering<CLUSTER, PROBLEM> &g
             hopper::store_shared(g.number_at(at, g.thread), row);
         }
     };
-    write_row(x, row_at(w.first));
+    const int first = row_at(w.first);
+    write_row(x, first);
+    g.prefetch(first);
     int next = row_at(w.first + 1);
     hopper::meet(kMeetGather, kGatherers);
     uint4 codes[4];
@@ -300,7 +310,6 @@ __device__ __forceinline__ void widen_share(const gathering<CLUSTER, PROBLEM> &g
 #pragma unroll 1
     for (int at = w.first; at < w.last; ++at, ++x) {
         const int stage = x & 1, phase = (x >> 1 & 1) ^ 1, after = row_at(at + 2);
-        g.prefetch(next);
         hopper::barrier_wait(g.empty(stage, stage), phase);
         g.copy_rope(x);
         g.write_listed(x);
@@ -320,6 +329,7 @@ __device__ __forceinline__ void widen_share(const gathering<CLUSTER, PROBLEM> &g
             }
             if (part == 0) {
                 write_row(x + 1, next);
+                g.prefetch(next);
                 next = after;
             }
             g.publish(stage, half);

@@ -78,7 +78,8 @@ __device__ __forceinline__ void load_q(const fast_memory &m, const CUtensorMap *
     }
 }
 
-/* Role of the loading thread: for each share of the part, the tile of q, then the pages. */
+/* Role of the loading thread: for each share of the part, the tile of q and the pages. The previous queries are used until
+ * their last page, so the first page is requested before the next queries. The first queries wait for nothing. */
 template <int CLUSTER>
 __device__ __forceinline__ void load_shares(const fast_memory &m, const problem &p, walk &shares, int tile_of_q,
                                             const CUtensorMap *map_q, const CUtensorMap *map_cache)
@@ -88,10 +89,16 @@ __device__ __forceinline__ void load_shares(const fast_memory &m, const problem 
     const uint64_t policy = hopper::cache_policy(gridDim.x == 1);
     share w;
     int x = 0; /* pages so far */
-    for (int item = 0; shares.take(p, w); ++item) {
-        const int32_t *const table = p.block_table + (int64_t)w.b * p.max_pages;
-        int page = w.first < p.max_pages ? __ldg(table + w.first) : 0; /* without waiting for the sequence's length */
-        load_q(m, map_q, item, tile_of_q, w.b);
+    if (!shares.ended()) {
+        load_q(m, map_q, 0, tile_of_q, shares.next.x); /* without waiting for the sequence's length */
+    }
+    for (int item = 0; !shares.ended(); ++item) {
+        const int32_t *const table = p.block_table + (int64_t)shares.next.x * p.max_pages;
+        int page = shares.next.y < p.max_pages ? __ldg(table + shares.next.y) : 0;
+        shares.take(p, w);
+        if (item > 0 && w.first >= w.last) {
+            load_q(m, map_q, item, tile_of_q, w.b);
+        }
         for (int at = w.first; at < w.last; ++at, ++x) {
             const int stage = x & 1, row = page * kPage;
             page = at + 1 < w.last ? __ldg(table + at + 1) : 0;
@@ -118,6 +125,9 @@ __device__ __forceinline__ void load_shares(const fast_memory &m, const problem 
                 } else {
                     hopper::load_tile_kept(to + tile * kTileBytes, map_cache, bar, tile * 64, row, policy);
                 }
+            }
+            if (item > 0 && at == w.first) {
+                load_q(m, map_q, item, tile_of_q, w.b);
             }
         }
     }

@@ -156,9 +156,14 @@ struct walk {
     {
     }
 
+    __device__ bool ended() const
+    {
+        return next.x > end.x || (next.x == end.x && next.y >= end.y);
+    }
+
     template <typename PROBLEM> __device__ bool take(const PROBLEM &p, share &w)
     {
-        if (next.x > end.x || (next.x == end.x && next.y >= end.y)) {
+        if (ended()) {
             return false;
         }
         w.b = next.x;
