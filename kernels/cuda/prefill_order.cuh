@@ -111,7 +111,9 @@ __device__ work find_work(const problem &p, const order &s, int tile)
     const int2 sequence = __ldg(s.sequences + low);
     const range q = range_of(p.ends_q, sequence.y, p.tokens_q), k = range_of(p.ends_k, sequence.y, p.tokens_k);
     const int blocks = query_blocks(q.length), at = tile - sequence.x * p.heads;
-    const int together = min(max(kSection / max(k.length, 1), 1), p.heads);
+    const int most = min(max(kSection / max(k.length, 1), 1), p.heads), sections = (p.heads + most - 1) / most;
+    const int together =
+        (p.heads + sections - 1) / sections; /* a small last section would keep few multiprocessors busy */
     const int first_head = at / (together * blocks) * together, heads = min(together, p.heads - first_head);
     const int place = at - first_head * blocks, from = (blocks - 1 - place / heads) * kRows;
     w.first = q.begin + from;
