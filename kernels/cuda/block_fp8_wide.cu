@@ -46,6 +46,7 @@ tsr_status run_wide(const problem &p, tsr_gemm_out out, const tsr_gemm_config &c
         return launch_wide<wide_shape<TOKENS, ROWS>, T>(p, config.cluster, processors, stream, err); \
     }
         TSR_TILE(128, 128)
+        TSR_TILE(128, 160)
         TSR_TILE(128, 192)
         TSR_TILE(256, 128)
 #undef TSR_TILE

@@ -15,18 +15,19 @@ template <int TOKENS, int WIDTH> struct wide_shape {
     static constexpr int kABytes = TOKENS * kBlock, kWBytes = WIDTH * kBlock, kScaleBytes = TOKENS * 4;
     static constexpr int kStages = TOKENS == 128 && WIDTH == 128 ? 5 : 4, kTurns = 1, kUsers = 8;
     static constexpr int kAAt = 0, kWAt = kStages * kABytes;
-    static constexpr int kOut = kSubs == 1 ? WIDTH : kStaged; /* columns that a warpgroup stages at once */
+    /* columns that a warpgroup stages at once, in whole boxes */
+    static constexpr int kOut = kSubs == 1 ? (WIDTH + kStaged - 1) / kStaged * kStaged : kStaged;
     static constexpr int kGroupBytes = 64 * kOut * 2, kStagedBytes = 2 * kGroupBytes;
     static constexpr int kRing = kStages * (kABytes + kWBytes + kScaleBytes);
     static constexpr int kBytes = kStagedBytes + kRing + kStages * 16;
     /* A tile begins at a multiple of kStep columns within a block of scales, at most at kLatest. */
-    static constexpr int kStep = WIDTH % 128 == 0 ? 128 : 64;
+    static constexpr int kStep = WIDTH % 128 == 0 ? 128 : WIDTH % 64 == 0 ? 64 : 32;
     static constexpr int kLatest = kBlock - kStep;
     /* most blocks of scales that a tile touches */
     static constexpr int kBlocks = (WIDTH + kLatest + kBlock - 1) / kBlock;
     /* the halves of a k tile's columns are multiplied one after the other */
     static constexpr bool kHalves = TOKENS == 128 && WIDTH == 128;
-    static_assert(WIDTH % kStaged == 0 && kBytes <= kSharedMax, "shared memory of one CTA");
+    static_assert(WIDTH % kStep == 0 && kBytes <= kSharedMax, "shared memory of one CTA");
 };
 
 /* The scales of one k tile for a thread's two rows, by blocks of 128 columns. */

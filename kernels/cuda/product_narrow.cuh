@@ -345,6 +345,7 @@ tsr_status run_narrow_tile(const PROBLEM &p, tsr_gemm_out out, const tsr_gemm_co
     }
         TSR_TILE(64, 64)
         TSR_TILE(64, 128)
+        TSR_TILE(128, 64)
         TSR_TILE(128, 128)
 #undef TSR_TILE
         return no_such_tile(PROBLEM::kName, config, err);

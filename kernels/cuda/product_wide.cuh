@@ -63,17 +63,24 @@ __device__ __forceinline__ int staged_at(int row, int chunk)
     return chunk / kChunks * kBoxBytes + row * 128 + (chunk % kChunks ^ row % 8) * 16;
 }
 
+/* Returns the column of a tile that is at column j of its boxes. If WIDTH is no multiple of a box, the last box ends
+ * with the tile, and its first columns are also in the box before. */
+template <int WIDTH> __device__ __forceinline__ constexpr int boxed_column(int j)
+{
+    return j < WIDTH / kStaged * kStaged ? j : j - (kStaged - WIDTH % kStaged);
+}
+
 /* Copies the first `rows` rows of the boxes to their destination, 16 bytes per thread. n is a multiple of 8. All
  * threads run the same number of iterations: with a different number per thread, the compiler assumes that warps have
  * diverged, and generates slower code for the products' loop. */
-template <int OUT, typename T>
+template <int WIDTH, int OUT, typename T>
 __device__ __forceinline__ void copy_rows(const matrices &p, const uint8_t *staged, int i0, int n0, int rows,
                                           int thread)
 {
     constexpr int kChunks = OUT / 8;
 #pragma unroll 1
     for (int x = 0; x < 64 * kChunks; x += 128) {
-        const int row = (x + thread) / kChunks, chunk = (x + thread) % kChunks, j = n0 + chunk * 8;
+        const int row = (x + thread) / kChunks, chunk = (x + thread) % kChunks, j = n0 + boxed_column<WIDTH>(chunk * 8);
         if (row < rows && j < p.n) {
             *reinterpret_cast<uint4 *>(static_cast<T *>(p.d) + (i0 + row) * p.ldd + j) =
                 *reinterpret_cast<const uint4 *>(staged + staged_at(row, chunk));
@@ -104,19 +111,20 @@ __device__ __forceinline__ void store_boxes(const CUtensorMap *map, const matric
 #pragma unroll
         for (int j = 0; j < OUT; j += 16) {
             float v[8];
-            results_of((from + j) / 8, v);
-            results_of((from + j) / 8 + 1, v + 4);
+            const int group = boxed_column<WIDTH>(from + j) / 8;
+            results_of(group, v);
+            results_of(group + 1, v + 4);
             hopper::store_matrices(staged + staged_at(row, j / 8 + at.lane / 16), narrow2<T>(v[0], v[1]),
                                    narrow2<T>(v[2], v[3]), narrow2<T>(v[4], v[5]), narrow2<T>(v[6], v[7]));
         }
         hopper::fence_shared_for_copies();
         hopper::meet(id, 128);
         if (at.rows < 64) {
-            copy_rows<OUT, T>(p, staged, at.i0, at.n0 + from, at.rows, at.warp * 32 + at.lane);
+            copy_rows<WIDTH, OUT, T>(p, staged, at.i0, at.n0 + from, at.rows, at.warp * 32 + at.lane);
         } else if (at.warp == 0 && hopper::elect()) {
 #pragma unroll
             for (int j = 0; j < OUT; j += kStaged) {
-                hopper::store_tile(map, staged + j / kStaged * kBoxBytes, at.n0 + from + j, at.i0);
+                hopper::store_tile(map, staged + j / kStaged * kBoxBytes, at.n0 + boxed_column<WIDTH>(from + j), at.i0);
             }
             hopper::bulk_commit();
         }

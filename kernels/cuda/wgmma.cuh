@@ -75,26 +75,20 @@ template <int N> __device__ __forceinline__ void mma_wait_but()
 #define TSR_D4(i)  TSR_D(i), TSR_D(i + 1), TSR_D(i + 2), TSR_D(i + 3)
 #define TSR_D8(i)  TSR_D4(i), TSR_D4(i + 4)
 #define TSR_D16(i) TSR_D8(i), TSR_D8(i + 8)
+#define TSR_D24    TSR_D16(0), TSR_D8(16)
 #define TSR_D32(i) TSR_D16(i), TSR_D16(i + 16)
-#define TSR_D28    TSR_D16(0), TSR_D8(16), TSR_D4(24)
-#define TSR_D36    TSR_D32(0), TSR_D4(32)
-#define TSR_D48    TSR_D32(0), TSR_D16(32)
-#define TSR_D56    TSR_D48, TSR_D8(48)
 #define TSR_D64    TSR_D32(0), TSR_D32(32)
+#define TSR_D80    TSR_D64, TSR_D16(64)
 #define TSR_D96    TSR_D64, TSR_D32(64)
 #define TSR_N8     "%0, %1, %2, %3, %4, %5, %6, %7"
 #define TSR_N16    TSR_N8 ", %8, %9, %10, %11, %12, %13, %14, %15"
+#define TSR_N24    TSR_N16 ", %16, %17, %18, %19, %20, %21, %22, %23"
 #define TSR_N32    TSR_N16 ", %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
 #define TSR_N64                                                                                  \
     TSR_N32 ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, " \
             "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
-#define TSR_N28 TSR_N16 ", %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27"
-#define TSR_N36 TSR_N32 ", %32, %33, %34, %35"
-#define TSR_N56 TSR_N48 ", %48, %49, %50, %51, %52, %53, %54, %55"
-#define TSR_N48 TSR_N32 ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47"
-#define TSR_N96                                                                                  \
-    TSR_N64 ", %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, " \
-            "%80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95"
+#define TSR_N80  TSR_N64 ", %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79"
+#define TSR_N96  TSR_N80 ", %80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95"
 #define TSR_D128 TSR_D64, TSR_D32(64), TSR_D32(96)
 #define TSR_N128                                                                                             \
     TSR_N96 ", %96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111, " \
@@ -116,16 +110,10 @@ template <int N> __device__ __forceinline__ void mma(float (&d)[N / 2], uint64_t
         TSR_MMA("16", TSR_N8, TSR_D8(0), "%8", "%9", "%10");
     } else if constexpr (N == 32) {
         TSR_MMA("32", TSR_N16, TSR_D16(0), "%16", "%17", "%18");
-    } else if constexpr (N == 56) {
-        TSR_MMA("56", TSR_N28, TSR_D28, "%28", "%29", "%30");
-    } else if constexpr (N == 72) {
-        TSR_MMA("72", TSR_N36, TSR_D36, "%36", "%37", "%38");
-    } else if constexpr (N == 112) {
-        TSR_MMA("112", TSR_N56, TSR_D56, "%56", "%57", "%58");
     } else if constexpr (N == 64) {
         TSR_MMA("64", TSR_N32, TSR_D32(0), "%32", "%33", "%34");
-    } else if constexpr (N == 96) {
-        TSR_MMA("96", TSR_N48, TSR_D48, "%48", "%49", "%50");
+    } else if constexpr (N == 160) {
+        TSR_MMA("160", TSR_N80, TSR_D80, "%80", "%81", "%82");
     } else if constexpr (N == 192) {
         TSR_MMA("192", TSR_N96, TSR_D96, "%96", "%97", "%98");
     } else {

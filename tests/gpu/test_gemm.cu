@@ -335,11 +335,12 @@ int main(int argc, char **argv)
     const tsr_gemm_config every[] = {
         {TSR_GEMM_PLAIN, 0, 0, 0},      {TSR_GEMM_NARROW, 64, 64, 1},   {TSR_GEMM_NARROW, 64, 64, 2},
         {TSR_GEMM_NARROW, 64, 64, 7},   {TSR_GEMM_NARROW, 64, 128, 1},  {TSR_GEMM_NARROW, 64, 128, 3},
-        {TSR_GEMM_NARROW, 64, 128, 8},  {TSR_GEMM_NARROW, 128, 128, 1}, {TSR_GEMM_NARROW, 128, 128, 4},
-        {TSR_GEMM_NARROW, 128, 128, 6}, {TSR_GEMM_WIDE, 128, 128, 2},   {TSR_GEMM_WIDE, 128, 192, 2},
-        {TSR_GEMM_WIDE, 256, 128, 2},   {TSR_GEMM_WIDE, 128, 128, 1},   {TSR_GEMM_WIDE, 128, 192, 1},
-        {TSR_GEMM_WIDE, 256, 128, 1},   {TSR_GEMM_MMA, 128, 128, 1},    {TSR_GEMM_MMA, 32, 64, 1},
-        {TSR_GEMM_AUTO, 0, 0, 0}};
+        {TSR_GEMM_NARROW, 64, 128, 8},  {TSR_GEMM_NARROW, 128, 64, 1},  {TSR_GEMM_NARROW, 128, 64, 2},
+        {TSR_GEMM_NARROW, 128, 64, 5},  {TSR_GEMM_WIDE, 128, 160, 1},   {TSR_GEMM_WIDE, 128, 160, 2},
+        {TSR_GEMM_NARROW, 128, 128, 1}, {TSR_GEMM_NARROW, 128, 128, 4}, {TSR_GEMM_NARROW, 128, 128, 6},
+        {TSR_GEMM_WIDE, 128, 128, 2},   {TSR_GEMM_WIDE, 128, 192, 2},   {TSR_GEMM_WIDE, 256, 128, 2},
+        {TSR_GEMM_WIDE, 128, 128, 1},   {TSR_GEMM_WIDE, 128, 192, 1},   {TSR_GEMM_WIDE, 256, 128, 1},
+        {TSR_GEMM_MMA, 128, 128, 1},    {TSR_GEMM_MMA, 32, 64, 1},      {TSR_GEMM_AUTO, 0, 0, 0}};
     const tsr_gemm_config *const automatic = &every[sizeof every / sizeof *every - 1];
     const int64_t ragged[][3] = {{1, 1, 1},       {1, 128, 128},   {3, 130, 144},   {17, 127, 1000},  {64, 576, 1040},
                                  {65, 257, 2048}, {127, 129, 640}, {129, 384, 513}, {200, 200, 4112}, {300, 1030, 896}};

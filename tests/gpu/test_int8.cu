@@ -21,6 +21,7 @@ static std::vector<tsr_gemm_config> int8_configs(int64_t k)
         for (const int splits : {1, 2, 3, 8}) {
             found.push_back({TSR_GEMM_NARROW, 64, 64, splits});
             found.push_back({TSR_GEMM_NARROW, 64, 128, splits});
+            found.push_back({TSR_GEMM_NARROW, 128, 64, splits});
             found.push_back({TSR_GEMM_NARROW, 128, 128, splits});
         }
         for (const int ctas : {1, 2}) {

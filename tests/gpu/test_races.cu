@@ -100,11 +100,13 @@ static std::vector<tsr_gemm_config> dense_configs(tsr_gemm_kind kind)
         for (int cluster = 1; cluster <= 3; cluster += 2) {
             all.push_back({kind, 64, 64, cluster});
             all.push_back({kind, 64, 128, cluster});
+            all.push_back({kind, 128, 64, cluster});
             all.push_back({kind, 128, 128, cluster});
         }
     } else {
         for (int cluster = 1; cluster <= 2; ++cluster) {
             all.push_back({kind, 128, 128, cluster});
+            all.push_back({kind, 128, 160, cluster});
             all.push_back({kind, 128, 192, cluster});
             all.push_back({kind, 256, 128, cluster});
         }
