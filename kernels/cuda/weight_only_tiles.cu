@@ -14,6 +14,7 @@ using kernel_fn = void (*)(const tile_maps, const tsr_weight_only_gemm, const ti
 template <int kBits, bool kBf16> kernel_fn kernel_for(int tokens)
 {
     return tokens == 32   ? tiles_kernel<kBits, kBf16, 32>
+           : tokens == 48 ? tiles_kernel<kBits, kBf16, 48>
            : tokens == 64 ? tiles_kernel<kBits, kBf16, 64>
                           : tiles_kernel<kBits, kBf16, 128>;
 }
@@ -76,7 +77,7 @@ tiling cut_for(const tsr_weight_only_gemm &g, int processors)
 {
     tiling best = {};
     double least = 0;
-    for (int tokens = 32; tokens <= 128; tokens *= 2) {
+    for (const int tokens : {32, 48, 64, 128}) {
         for (int groups = tokens < 128 ? 4 : 2; groups >= 1; groups /= 2) {
             for (int splits = 1; splits <= kMaxSplits && (splits == 1 || g.k / kStep >= 8 * splits); ++splits) {
                 const double cost = cost_of(g, tokens, groups, splits, processors);

@@ -63,6 +63,10 @@ __device__ __forceinline__ void multiply_tile(float (&d)[N / 2], const uint32_t 
         TSR_MMA_CODES("bf16", "32", TSR_N16, TSR_D16(0), "%16", "%17", "%18", "%19", "%20", "%21");
     } else if constexpr (N == 32) {
         TSR_MMA_CODES("f16", "32", TSR_N16, TSR_D16(0), "%16", "%17", "%18", "%19", "%20", "%21");
+    } else if constexpr (N == 48 && kBf16) {
+        TSR_MMA_CODES("bf16", "48", TSR_N24, TSR_D24, "%24", "%25", "%26", "%27", "%28", "%29");
+    } else if constexpr (N == 48) {
+        TSR_MMA_CODES("f16", "48", TSR_N24, TSR_D24, "%24", "%25", "%26", "%27", "%28", "%29");
     } else if constexpr (N == 64 && kBf16) {
         TSR_MMA_CODES("bf16", "64", TSR_N32, TSR_D32(0), "%32", "%33", "%34", "%35", "%36", "%37");
     } else if constexpr (N == 64) {

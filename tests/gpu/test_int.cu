@@ -305,7 +305,7 @@ static const int64_t groups[] = {0, 32, 64, 128};
 /* One tile of tokens of each width, ragged ones, and several; K in one CTA, and shared. */
 static void check_many_tokens(void)
 {
-    const int64_t many[] = {17, 32, 63, 65, 127, 128, 150};
+    const int64_t many[] = {17, 32, 41, 48, 63, 65, 127, 128, 150};
     for (int64_t m : many) {
         for (int i = 0; i < 4; ++i) {
             const int64_t group = groups[(i + m) % 4];
