@@ -148,17 +148,17 @@ def measure(sweep, wanted):
         sweep.tiles = sweep_dense.tiles_of(make) if sweep.args.tiles else []
         sweep.run(make, sweep_dense.shapes())
         slower += sweep.slower("int8", make)
-    if "decode" in wanted:
-        libraries.set_overlap(1)  # FlashMLA's launches always overlap
-        sweep.run(functools.partial(sweep_attention.Decoding, libraries, sweep_attention.random_cache()), DECODING)
     if "prefill" in wanted:
         sweep.run(functools.partial(sweep_attention.Prefilling, libraries), PREFILL)
     if "index" in wanted:
         sweep.run(functools.partial(sweep_sparse.Index, libraries), INDEX)
-    if "sparse" in wanted:
-        sweep.run(functools.partial(sweep_sparse.Decoding, libraries, sweep_sparse.CodedCache()), SPARSE_DECODING)
     if "sparse_prefill" in wanted:
         sweep.run(functools.partial(sweep_sparse.Prefilling, libraries, sweep_sparse.Cache(sweep_sparse.PREFILL_ROWS)), SPARSE_PREFILL)
+    libraries.set_overlap(1)  # the launches of FlashMLA's decoding always overlap
+    if "decode" in wanted:
+        sweep.run(functools.partial(sweep_attention.Decoding, libraries, sweep_attention.random_cache()), DECODING)
+    if "sparse" in wanted:
+        sweep.run(functools.partial(sweep_sparse.Decoding, libraries, sweep_sparse.CodedCache()), SPARSE_DECODING)
     return slower
 
 

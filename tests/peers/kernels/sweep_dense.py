@@ -111,7 +111,7 @@ class Product(Problem):
         for tile in tiles:
             ctas = -(-self.m // tile.tokens) * -(-self.n // tile.rows) * tile.cluster
             if tile.kind == WIDE:
-                fits = self.m > 64
+                fits = self.m > 64 or self.n >= 16384
             else:
                 fits = (self.m <= 4 * tile.tokens and
                         (tile.cluster == 1 and ctas <= 6 * 132 or 66 <= ctas <= 132) and tile.cluster <= self.k // 128)
