@@ -4,7 +4,6 @@
 #include "common/float_bits.h"
 
 #include <math.h>
-#include <string.h>
 
 static float load(tsr_dtype dtype, const void *x, uint64_t i)
 {

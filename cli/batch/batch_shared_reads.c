@@ -4,7 +4,6 @@
 #include "cli/io/output.h"
 #include "kernels/cpu/cpu.h"
 
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 

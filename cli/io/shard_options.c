@@ -8,7 +8,6 @@
 #include "formats/remote/address.h"
 
 #include <limits.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>

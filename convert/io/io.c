@@ -6,7 +6,6 @@
 #include "convert/io/io_ring.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <stdlib.h>
 #include <unistd.h>
 

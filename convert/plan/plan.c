@@ -7,7 +7,6 @@
 #include "formats/blocks/block_file.h"
 
 #include <stdarg.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 

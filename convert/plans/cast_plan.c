@@ -9,8 +9,6 @@
 #include "formats/json/json_edit.h"
 #include "formats/weights/kv_names.h"
 
-#include <string.h>
-
 /* ---- the plan ---- */
 
 static tsr_status plan_tensors(tsr_plan *plan, const tsr_weights *weights, const tsr_cast_options *o, tsr_err *err)

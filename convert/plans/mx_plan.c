@@ -15,7 +15,6 @@
 #include "formats/names/model.h"
 #include "formats/weights/weights.h"
 
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 

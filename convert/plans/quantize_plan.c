@@ -8,7 +8,6 @@
 #include "convert/schemes/dialects.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 /* ---- configuration ---- */
 

@@ -5,7 +5,6 @@
 #include "common/text.h"
 #include "formats/checkpoint/checkpoint.h"
 
-#include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>

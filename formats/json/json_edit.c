@@ -4,7 +4,6 @@
 #include "formats/json/json.h"
 #include "formats/json/json_write.h"
 
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 

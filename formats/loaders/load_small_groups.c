@@ -5,7 +5,6 @@
 
 #include "common/text.h"
 
-#include <stdio.h>
 #include <string.h>
 
 /* Returns the first quantized layer whose kind has this prefix, or NULL. */

@@ -3,7 +3,6 @@
  * quant_config_utils.py, which sorts.) */
 #include "formats/loaders/load_query.h"
 
-#include <stdio.h>
 #include <string.h>
 
 enum { NO_GROUP = TSR_LOAD_GROUPS };

@@ -8,8 +8,6 @@
 #include "formats/loaders/class_rules.h"
 #include "formats/loaders/load_query.h"
 
-#include <stdarg.h>
-#include <stdio.h>
 #include <string.h>
 #include <strings.h>
 

@@ -5,7 +5,6 @@
 #include "common/text.h"
 #include "formats/checkpoint/config.h"
 
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 

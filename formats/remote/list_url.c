@@ -5,7 +5,6 @@
 #include "common/grow.h"
 #include "common/text.h"
 
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>

@@ -6,7 +6,6 @@
 #include "formats/weights/kinds.h"
 
 #include <stdint.h>
-#include <stdio.h>
 #include <string.h>
 
 #define BIT TSR_DTYPE_BIT

@@ -3,7 +3,6 @@
 
 #include "common/text.h"
 
-#include <stdio.h>
 #include <string.h>
 
 #define BIT     TSR_DTYPE_BIT

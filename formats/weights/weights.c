@@ -6,7 +6,6 @@
 #include "formats/weights/foreign.h"
 #include "formats/weights/pairing.h"
 
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 

@@ -3,8 +3,6 @@
 
 #include "kernels/cpu/variants.h"
 
-#include <string.h>
-
 /* Returns the position of a code: the byte from the start, and its half. */
 static tsr_ft_place code_place(const tsr_interleave_args *args, size_t k, size_t n)
 {

@@ -7,7 +7,6 @@
 #include "quantize/policy/policy_groups.h"
 #include "quantize/policy/policy_rules.h"
 
-#include <stdio.h>
 #include <string.h>
 
 /* The general rules keep a weight with fewer rows or columns: gates, low ranks, weights with one row per head. */

@@ -3,7 +3,6 @@
 
 #include "common/checked.h"
 #include "common/float_bits.h"
-#include "formats/weights/weights.h"
 #include "verify/values/weight_reader.h"
 
 #include <math.h>

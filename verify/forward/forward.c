@@ -6,7 +6,6 @@
 #include "verify/values/weight_product.h"
 
 #include <math.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -3,7 +3,6 @@
 
 #include "common/float_bits.h"
 #include "verify/values/weight_product.h"
-#include "verify/values/weight_reader.h"
 
 #include <math.h>
 #include <string.h>

@@ -1,7 +1,6 @@
 /* Reads the sizes of an indexer, and computes its scores. */
 #include "verify/mla/index_query.h"
 
-#include "common/checked.h"
 #include "formats/checkpoint/config.h"
 #include "verify/values/weight_product.h"
 

@@ -8,7 +8,6 @@
 #include "verify/values/weight_product.h"
 #include "verify/values/weight_reader.h"
 
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

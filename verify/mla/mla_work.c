@@ -1,7 +1,6 @@
 /* Prepares operands and exact results for MLA kernels, and judges decode results. */
 #include "verify/mla/mla_work.h"
 
-#include "common/checked.h"
 #include "common/float_bits.h"
 #include "common/parallel/parallel_for.h"
 #include "verify/mla/sparse/sparse_lists.h"

@@ -2,7 +2,6 @@
 #include "verify/survey/contents.h"
 
 #include "common/checked.h"
-#include "common/file.h"
 #include "formats/json/json.h"
 #include "formats/names/absorbed.h"
 #include "formats/weights/foreign.h"

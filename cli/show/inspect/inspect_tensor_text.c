@@ -4,7 +4,6 @@
 #include "common/checked.h"
 
 #include <math.h>
-#include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 

@@ -3,8 +3,6 @@
 
 #include "common/checked.h"
 
-#include <string.h>
-
 tsr_window tsr_scale_window(const tsr_fp8_rect *rect)
 {
     const tsr_weight *const w = rect->weight;

@@ -2,7 +2,6 @@
 #include "convert/plans/ranks/deepseek_names.h"
 #include "common/text.h"
 
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 

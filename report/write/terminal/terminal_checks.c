@@ -1,7 +1,6 @@
 /* Draws the checks of a result with their findings, and findings of other checks. */
 #include "report/write/terminal/terminal_parts.h"
 
-#include <stdio.h>
 #include <string.h>
 
 tsr_ink tsr_outcome_ink(tsr_outcome outcome)

@@ -2,7 +2,6 @@
 #include "report/write/terminal/terminal_parts.h"
 
 #include <math.h>
-#include <stdio.h>
 #include <string.h>
 
 /* Values of `what` in a forward pass (docs/schemas/verify-forward.schema.json). */

@@ -4,7 +4,6 @@
 #include "quantize/mx_decode.h"
 #include "tests/peers/golden/format_cases.h"
 
-#include <math.h>
 #include <string.h>
 
 /* ---- tables ---- */

@@ -4,7 +4,6 @@
  * are paired or rejected. */
 #include "formats/loaders/loaders.h"
 
-#include "common/text.h"
 #include "tests/robustness/fuzz/folder.h"
 #include "tests/robustness/fuzz/lines.h"
 

@@ -2,7 +2,6 @@
 #include "verify/forward/forward_parts.h"
 
 #include <math.h>
-#include <stdio.h>
 #include <stdlib.h>
 
 /* A stack of `experts` matrices, [rows][cols] as a linear layer uses them. */

@@ -4,7 +4,6 @@
 #include "common/checked.h"
 #include "common/file.h"
 
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 

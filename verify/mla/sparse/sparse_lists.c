@@ -5,7 +5,6 @@
 #include "verify/evidence/activations.h"
 #include "verify/mla/mla_faults.h"
 
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 

@@ -9,8 +9,6 @@
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
-#include <time.h>
-
 static const fixture_tensor kTensors[] = {{"a", {64}, NULL}, {"b", {64}, NULL}, {"c", {64}, NULL}};
 enum { FILES = 3 };
 

@@ -4,8 +4,6 @@
 
 #include "tests/unit/repeated.h"
 
-#include <stdio.h>
-
 static tsr_ignore_list read_list(const char *config)
 {
     tsr_ignore_list list;

@@ -3,7 +3,6 @@
 #include "report/read/read.h"
 
 #include <criterion/criterion.h>
-#include <string.h>
 
 static tsr_result result_of(const char *tensors)
 {

@@ -4,7 +4,6 @@
 #include <criterion/criterion.h>
 #include <math.h>
 #include <stdlib.h>
-#include <string.h>
 
 static tsr_metrics one_tile(const double *x, const double *y, uint32_t rows, uint32_t cols)
 {

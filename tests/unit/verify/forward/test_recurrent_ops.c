@@ -5,7 +5,6 @@
 
 #include <criterion/criterion.h>
 #include <math.h>
-#include <string.h>
 
 enum { COUNT = 21, HEADS = 4, K_HEADS = 2, DIM = 5, V_DIM = 7, CHANNELS = 6, TAPS = 4 };
 

@@ -3,7 +3,6 @@
 #include "report/write/terminal/terminal_parts.h"
 
 #include <criterion/criterion.h>
-#include <string.h>
 
 enum { SUBJECTS = 4, JUDGEMENTS = 3 };
 
