@@ -129,20 +129,10 @@ static tsr_status refuse(const tsr_option *o, const char *text, tsr_err *err)
                     o->kind == TSR_OPT_COUNT ? "a number" : "a size such as 512MiB or 5GB");
 }
 
-/* The journal and configurations store options line by line, so control characters would break them. */
-static bool is_printable(const char *text)
-{
-    for (; *text != '\0'; text++) {
-        if ((unsigned char)*text < 0x20 || *text == 0x7F)
-            return false;
-    }
-    return true;
-}
-
 static tsr_status assign(const tsr_option *o, const char *text, tsr_err *err)
 {
     bool ok = true;
-    if (text != NULL && !is_printable(text))
+    if (text != NULL && !tsr_is_printable(text))
         return tsr_fail(err, TSR_E_USAGE, "%s: '%s' contains a control character", o->name, text);
     switch (o->kind) {
     case TSR_OPT_FLAG:
@@ -256,7 +246,7 @@ tsr_status tsr_options_parse(const tsr_option *options, int argc, char **argv, c
                                  : tsr_fail(err, TSR_E_USAGE, "unexpected argument '%s' (did you mean '%s %s'?)",
                                             argv[i], meant, argv[i]);
         }
-        if (!is_printable(argv[i]))
+        if (!tsr_is_printable(argv[i]))
             return tsr_fail(err, TSR_E_USAGE, "'%s' contains a control character", argv[i]);
         positional[(*n_positional)++] = argv[i];
     }
@@ -295,4 +285,16 @@ bool tsr_is_listed(const char *list, const char *word)
             return true;
     }
     return false;
+}
+
+const char *tsr_option_spell(const tsr_option *option, tsr_arena *arena)
+{
+    if (option->kind == TSR_OPT_FLAG)
+        return option->name;
+    if (option->kind != TSR_OPT_CHOICE)
+        return tsr_arena_printf(arena, "%s=%llu", option->name, U64(*(const uint64_t *)option->value));
+    const char *word = option->argument;
+    for (int i = *(const int *)option->value; i > 0; i--)
+        word = strchr(word, '|') + 1;
+    return tsr_arena_printf(arena, "%s=%.*s", option->name, (int)strcspn(word, "|"), word);
 }

@@ -1,6 +1,7 @@
 /* Parses options by a table, as on a command line. */
 #pragma once
 
+#include "common/arena.h"
 #include "common/block.h"
 #include "common/status.h"
 
@@ -46,6 +47,9 @@ void tsr_options_append_topic(tsr_option *options, const char *topic, const tsr_
  * journal and in configurations. */
 tsr_status tsr_options_parse(const tsr_option *options, int argc, char **argv, const char **positional,
                              size_t max_positional, size_t *n_positional, uint64_t *given, tsr_err *err);
+
+/* Spells an option with its value, "--dtype=bf16", in the arena; NULL: no memory. Not for texts and lists. */
+const char *tsr_option_spell(const tsr_option *option, tsr_arena *arena);
 
 /* Writes " (did you mean 'quantize'?)" to `text` if one of the words in `words`, separated by '|', is similar to
  * `word`; otherwise "". Returns text. */

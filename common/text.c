@@ -84,6 +84,12 @@ int tsr_by_text(const void *a, const void *b)
     return strcmp(*(const char *const *)a, *(const char *const *)b);
 }
 
+int tsr_by_number(const void *a, const void *b)
+{
+    const double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
 const char *tsr_plural(uint64_t n)
 {
     return n == 1 ? "" : "s";
@@ -93,6 +99,18 @@ bool tsr_ends_with(const char *text, const char *suffix)
 {
     const size_t n = strlen(text), m = strlen(suffix);
     return n > m && strcmp(text + n - m, suffix) == 0;
+}
+
+bool tsr_ends_in_parts(const char *name, const char *parts)
+{
+    return tsr_ends_with(name, parts) && name[strlen(name) - strlen(parts) - 1] == '.';
+}
+
+bool tsr_is_printable(const char *text)
+{
+    while ((unsigned char)*text >= 0x20 && *text != 0x7F)
+        text++;
+    return *text == '\0';
 }
 
 /* ---- characters ---- */

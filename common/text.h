@@ -43,6 +43,12 @@ bool tsr_is_hidden(uint32_t code);
 /* Returns true if `text` ends with `suffix` and is longer than it. */
 bool tsr_ends_with(const char *text, const char *suffix);
 
+/* Returns true if the last parts of a dotted name are `parts`, and others precede them. */
+bool tsr_ends_in_parts(const char *name, const char *parts);
+
+/* Returns true if a text has no ASCII control character. Lists of one text a line require it. */
+bool tsr_is_printable(const char *text);
+
 /* Reads a 64-bit decimal number at *text and advances past it. Returns false if there is a sign, a blank, a superfluous
  * leading zero or no digit, or if it is too large. */
 bool tsr_take_decimal(const char **text, uint64_t *value);
@@ -57,8 +63,9 @@ bool tsr_take_real(const char **text, double *value);
 /* Returns the plural ending of a noun after a number: "" for 1, otherwise "s". */
 const char *tsr_plural(uint64_t n);
 
-/* Compares two strings by their bytes, for qsort and bsearch over an array of strings. */
+/* Compare two strings by their bytes, and two doubles by their values, for qsort and bsearch over an array of them. */
 int tsr_by_text(const void *a, const void *b);
+int tsr_by_number(const void *a, const void *b);
 
 /* Returns TSR_E_NOMEM if any append failed. */
 tsr_status tsr_text_status(const tsr_text *text, tsr_err *err);

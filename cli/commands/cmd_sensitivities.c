@@ -4,6 +4,7 @@
 #include "cli/io/output.h"
 #include "cli/io/results.h"
 #include "cli/show/pass_options.h"
+#include "common/text.h"
 #include "convert/search/scheme_plan.h"
 #include "formats/json/json_write.h"
 #include "quantize/policy/policy_groups.h"
@@ -140,12 +141,6 @@ static bool is_known(const tsr_sensitivity *g)
     return g->measured && g->error > 0 && g->kl > 0;
 }
 
-static int by_value(const void *a, const void *b)
-{
-    const double x = *(const double *)a, y = *(const double *)b;
-    return x < y ? -1 : x > y;
-}
-
 /* Computes the sum of the divergences, and the median of the sensitivities. */
 static tsr_status sum_up(measuring *a, tsr_err *err)
 {
@@ -157,7 +152,7 @@ static tsr_status sum_up(measuring *a, tsr_err *err)
         if (is_known(&a->groups[i]))
             known[a->n_measured++] = sensitivity_of(&a->groups[i]);
     }
-    qsort(known, a->n_measured, sizeof *known, by_value);
+    qsort(known, a->n_measured, sizeof *known, tsr_by_number);
     a->otherwise = known[a->n_measured / 2];
     free(known);
     if (a->n_measured == 0)

@@ -54,39 +54,15 @@ static const char *spell_value(const tsr_option *o, const char *text, tsr_arena 
     return value == NULL ? NULL : tsr_arena_printf(arena, "%s=%s", o->name, value);
 }
 
-/* Spells a choice by the `index`th word of "a|b|c". */
-static const char *spell_choice(const tsr_option *o, tsr_arena *arena)
-{
-    const char *word = o->argument;
-    for (int i = *(const int *)o->value; i > 0; i--)
-        word = strchr(word, '|') + 1;
-    return tsr_arena_printf(arena, "%s=%.*s", o->name, (int)strcspn(word, "|"), word);
-}
-
 /* Spells an option; a list as many times as it was given. */
 static tsr_status spell(const tsr_option *o, tsr_arena *arena, const char **words, size_t most, size_t *n, tsr_err *err)
 {
     const size_t times = o->kind == TSR_OPT_LIST ? ((const tsr_list *)o->value)->count : 1;
     for (size_t i = 0; i < times; i++) {
-        const char *word = NULL;
-        switch (o->kind) {
-        case TSR_OPT_FLAG:
-            word = o->name;
-            break;
-        case TSR_OPT_TEXT:
-            word = spell_value(o, *(const char *const *)o->value, arena);
-            break;
-        case TSR_OPT_LIST:
-            word = spell_value(o, ((const tsr_list *)o->value)->items[i], arena);
-            break;
-        case TSR_OPT_CHOICE:
-            word = spell_choice(o, arena);
-            break;
-        case TSR_OPT_COUNT:
-        case TSR_OPT_SIZE:
-            word = tsr_arena_printf(arena, "%s=%llu", o->name, U64(*(const uint64_t *)o->value));
-            break;
-        }
+        const char *const word = o->kind == TSR_OPT_TEXT ? spell_value(o, *(const char *const *)o->value, arena)
+                                 : o->kind == TSR_OPT_LIST
+                                     ? spell_value(o, ((const tsr_list *)o->value)->items[i], arena)
+                                     : tsr_option_spell(o, arena);
         if (word == NULL || *n == most)
             return tsr_out_of_memory(err, "for the words of the command");
         words[(*n)++] = word;
@@ -104,15 +80,6 @@ tsr_status tsr_options_spell(const tsr_option *options, uint64_t given, const ch
     return TSR_OK;
 }
 
-static bool is_printable(const char *text)
-{
-    for (; *text != '\0'; text++) {
-        if ((unsigned char)*text < 0x20 || *text == 0x7F)
-            return false;
-    }
-    return true;
-}
-
 tsr_status tsr_shard_note_command(tsr_shard_run *run, const char *command, const char *const *sources, size_t n_sources,
                                   const tsr_option *options, uint64_t given, tsr_err *err)
 {
@@ -128,7 +95,7 @@ tsr_status tsr_shard_note_command(tsr_shard_run *run, const char *command, const
     TSR_TRY(tsr_arena_status(&run->arena, TSR_OK, err));
     TSR_TRY(tsr_options_spell(options, given, kOfProcess, &run->arena, words, TSR_MOST_WORDS, &n, err));
     for (size_t i = 0; i < n; i++) {
-        if (!is_printable(words[i]))
+        if (!tsr_is_printable(words[i]))
             return tsr_fail(err, TSR_E_USAGE,
                             "--shard: the name of the working directory has a control character, so the command "
                             "cannot be recorded for 'tessera finish'");

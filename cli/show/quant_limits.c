@@ -100,11 +100,6 @@ const char *tsr_quant_limits_given(const tsr_quant_limits *l)
 
 /* ---- findings ---- */
 
-static const tsr_tensor *tensor_of(const tsr_step *step)
-{
-    return step->reported != NULL ? step->reported : step->in[0];
-}
-
 /* Writes the coordinates of a flat index: "[128, 0]". */
 static const char *place_of(const tsr_tensor *x, uint64_t at, char text[192])
 {
@@ -134,7 +129,7 @@ static const char *finding_text(tsr_arena *arena, const tsr_quant_limits *l, siz
         break;
     case TSR_LIMIT_WORST_BLOCK:
         tsr_text_printf(&t, "the block at %s has an error of %.4g, above the limit of %g; ",
-                        place_of(tensor_of(step), row->worst_at, place), tsr_quant_stats_worst_block(row),
+                        place_of(tsr_step_reported(step), row->worst_at, place), tsr_quant_stats_worst_block(row),
                         l->values[limit]);
         break;
     case TSR_LIMIT_SATURATED:
@@ -151,7 +146,7 @@ static const char *finding_text(tsr_arena *arena, const tsr_quant_limits *l, siz
     }
     if (step->op->stats_of != TSR_STATS_UPDATE)
         tsr_text_printf(&t, "the largest error is %.3g, at %s, where amax is %.3g", row->max_error,
-                        place_of(tensor_of(step), row->max_error_at, place), row->amax);
+                        place_of(tsr_step_reported(step), row->max_error_at, place), row->amax);
     const char *const text = t.failed ? NULL : tsr_arena_dup(arena, t.data, t.size);
     tsr_text_free(&t);
     return text;
@@ -170,7 +165,7 @@ static tsr_status judge(tsr_result *result, const tsr_quant_limits *l, size_t li
             continue;
         const tsr_result_finding finding = {
             .check = kLimits[limit].check,
-            .where = tensor_of(&plan->steps[s])->name,
+            .where = tsr_step_reported(&plan->steps[s])->name,
             .text = finding_text(&result->arena, l, limit, &plan->steps[s], &rows[s]),
             .row = TSR_NO_ROW,
             .fatal = true,

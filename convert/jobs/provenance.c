@@ -143,32 +143,14 @@ static tsr_status add_value(noting *n, const tsr_option *o, const char *value, t
     return add_word(n, tsr_arena_printf(n->arena, "%s=%s", o->name, value), err);
 }
 
-/* Returns word number `index` of "a|b|c". */
-static const char *spell_choice(const tsr_option *o, tsr_arena *arena)
-{
-    const char *word = o->argument;
-    for (int i = *(const int *)o->value; i > 0; i--)
-        word = strchr(word, '|') + 1;
-    return tsr_arena_printf(arena, "%s=%.*s", o->name, (int)strcspn(word, "|"), word);
-}
-
 static tsr_status add_option(noting *n, const tsr_option *o, tsr_err *err)
 {
-    switch (o->kind) {
-    case TSR_OPT_FLAG:
-        return add_word(n, o->name, err);
-    case TSR_OPT_TEXT:
+    if (o->kind == TSR_OPT_TEXT)
         return add_value(n, o, *(const char *const *)o->value, err);
-    case TSR_OPT_LIST:
-        for (size_t i = 0; i < ((const tsr_list *)o->value)->count; i++)
-            TSR_TRY(add_value(n, o, ((const tsr_list *)o->value)->items[i], err));
-        return TSR_OK;
-    case TSR_OPT_CHOICE:
-        return add_word(n, spell_choice(o, n->arena), err);
-    case TSR_OPT_COUNT:
-    case TSR_OPT_SIZE:
-        return add_word(n, tsr_arena_printf(n->arena, "%s=%llu", o->name, U64(*(const uint64_t *)o->value)), err);
-    }
+    if (o->kind != TSR_OPT_LIST)
+        return add_word(n, tsr_option_spell(o, n->arena), err);
+    for (size_t i = 0; i < ((const tsr_list *)o->value)->count; i++)
+        TSR_TRY(add_value(n, o, ((const tsr_list *)o->value)->items[i], err));
     return TSR_OK;
 }
 

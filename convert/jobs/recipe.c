@@ -42,11 +42,6 @@ static DIR *open_folder(char path[PATH_MAX])
     return NULL;
 }
 
-static int by_text(const void *a, const void *b)
-{
-    return strcmp(*(const char *const *)a, *(const char *const *)b);
-}
-
 /* Lists the names of the recipes in the folder, sorted, separated by "|". */
 static tsr_status list_recipes(DIR *dir, const char *path, tsr_arena *arena, tsr_text *words, tsr_err *err)
 {
@@ -64,7 +59,7 @@ static tsr_status list_recipes(DIR *dir, const char *path, tsr_arena *arena, tsr
             return tsr_out_of_memory(err, path);
     }
     if (n > 0)
-        qsort(names, n, sizeof *names, by_text);
+        qsort(names, n, sizeof *names, tsr_by_text);
     for (size_t i = 0; i < n; i++)
         tsr_text_printf(words, "%s%s", i == 0 ? "" : "|", names[i]);
     return tsr_text_status(words, err);

@@ -1,13 +1,9 @@
 /* Writes tensors of one FP32 number. */
 #include "convert/ops/constant_op.h"
 
-#include <string.h>
+#include "convert/ops/rows/rows.h"
 
-static uint64_t one(const tsr_step *step)
-{
-    (void)step;
-    return 1;
-}
+#include <string.h>
 
 /* Declares no input: the window has no rows. */
 static void constant_windows(const tsr_step *step, uint64_t unit, tsr_unit *u)
@@ -25,7 +21,7 @@ static tsr_status constant_run(const tsr_step *step, uint64_t unit, const tsr_un
     return TSR_OK;
 }
 
-static const tsr_op kConstantOp = {.name = "constant", .units = {one, constant_windows, NULL, constant_run}};
+static const tsr_op kConstantOp = {.name = "constant", .units = {tsr_one_unit, constant_windows, NULL, constant_run}};
 
 tsr_status tsr_plan_constant(tsr_plan *plan, const tsr_tensor *beside, const char *name, unsigned rank, float value,
                              tsr_err *err)

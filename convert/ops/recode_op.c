@@ -224,12 +224,6 @@ typedef struct picking {
     uint64_t first, stride;
 } picking;
 
-static uint64_t one_unit(const tsr_step *step)
-{
-    (void)step;
-    return 1;
-}
-
 static uint64_t element_bytes(const tsr_step *step)
 {
     return tsr_dtype_bytes((tsr_dtype)step->out[0]->dtype);
@@ -255,7 +249,7 @@ static tsr_status pick_run(const tsr_step *step, uint64_t unit, const tsr_unit *
     return TSR_OK;
 }
 
-static const tsr_op kPickOp = {.name = "pick", .units = {one_unit, pick_windows, NULL, pick_run}};
+static const tsr_op kPickOp = {.name = "pick", .units = {tsr_one_unit, pick_windows, NULL, pick_run}};
 
 tsr_status tsr_step_pick(tsr_plan *plan, tsr_step *step, const tsr_tensor *from, uint64_t first, uint64_t stride,
                          tsr_err *err)

@@ -11,11 +11,7 @@
 
 static bool is_plain_name(const char *name)
 {
-    for (const char *p = name; *p != '\0'; p++) {
-        if (*p == '/' || *p == '\\' || (unsigned char)*p < 0x20 || *p == 0x7F)
-            return false;
-    }
-    return *name != '\0' && *name != '.';
+    return *name != '\0' && *name != '.' && strpbrk(name, "/\\") == NULL && tsr_is_printable(name);
 }
 
 bool tsr_is_shard_name(const char *name)

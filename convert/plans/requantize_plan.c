@@ -61,8 +61,7 @@ static tsr_status find_original(tsr_plan *plan, const tsr_weight *w, const tsr_t
     const tsr_tensor *const found = tsr_checkpoint_find(c, w->data->name);
     if (found == NULL)
         return tsr_fail(err, TSR_E_MISMATCH, "%s: no tensor '%s' to compare with", c->path, w->data->name);
-    if (!tsr_dtype_is_weight_float(found->dtype) || found->rank != w->data->rank ||
-        memcmp(found->shape, w->data->shape, found->rank * sizeof *found->shape) != 0)
+    if (!tsr_dtype_is_weight_float(found->dtype) || !tsr_same_shape(found, w->data))
         return tsr_fail(err, TSR_E_MISMATCH,
                         "%s: '%s' is %s; it needs the shape of the tensor in '%s', and BF16, F16 or F32", c->path,
                         found->name, tsr_dtype_name(found->dtype), plan->sources[0]->path);

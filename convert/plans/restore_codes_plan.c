@@ -39,7 +39,7 @@ static tsr_status find_same(const planning *p, const tsr_tensor *values, const t
     if (t == NULL)
         return tsr_fail(p->err, TSR_E_MISMATCH, "%s: no tensor '%s', which %s has", p->source->path, values->name,
                         p->original->path);
-    if (t->rank != values->rank || memcmp(t->shape, values->shape, t->rank * sizeof *t->shape) != 0)
+    if (!tsr_same_shape(t, values))
         return tsr_fail(p->err, TSR_E_MISMATCH, "%s: '%s' has a different shape in %s", p->source->path, t->name,
                         p->original->path);
     p->paired[t - p->source->tensors.items] = true;

@@ -1,4 +1,5 @@
 /* Lists the names of a plan's outputs, and rejects those that cannot be written. */
+#include "common/text.h"
 #include "convert/records/destination.h"
 
 #include <stdio.h>
@@ -27,10 +28,8 @@ static const char *fault_of(const char *name, size_t dst_size)
 {
     if (name[0] == '\0' || name[0] == '/')
         return "not a path below the directory";
-    for (const char *c = name; *c != '\0'; c++) {
-        if ((unsigned char)*c < 0x20 || *c == 0x7F)
-            return "it contains a control character";
-    }
+    if (!tsr_is_printable(name))
+        return "it contains a control character";
     bool first = true;
     for (const char *at = name;; first = false) {
         const size_t n = strcspn(at, "/");

@@ -4,6 +4,7 @@
 
 #include "common/arena.h"
 #include "common/checked.h"
+#include "common/text.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -221,12 +222,6 @@ static size_t merge(const state *a, size_t n_a, const state *b, size_t n_b, stat
     return n;
 }
 
-static int by_value(const void *a, const void *b)
-{
-    const double x = *(const double *)a, y = *(const double *)b;
-    return x < y ? -1 : x > y;
-}
-
 /* Drops merged choices that cannot beat the best one, and the least promising ones if there are too many. */
 static void thin_out(solving *s, size_t n)
 {
@@ -241,7 +236,7 @@ static void thin_out(solving *s, size_t n)
     s->n_states = kept;
     if (kept <= s->most)
         return;
-    qsort(s->bounds, kept, sizeof *s->bounds, by_value);
+    qsort(s->bounds, kept, sizeof *s->bounds, tsr_by_number);
     const double worst = s->bounds[s->most];
     s->given_up = worst < s->given_up ? worst : s->given_up;
     s->n_states = 0;

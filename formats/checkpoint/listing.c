@@ -103,14 +103,12 @@ static bool is_among(const folder *up, const struct stat *st)
 /* Rejects names with control characters, because the journal and lists hold one name per line. */
 static tsr_status check_name(const char *root, const char *name, tsr_err *err)
 {
-    for (const char *p = name; *p != '\0'; p++) {
-        if ((unsigned char)*p < 0x20 || *p == 0x7F)
-            return tsr_fail(
-                err, TSR_E_FORMAT,
-                "%s/%s: the file name contains a control character; rename the file, or exclude it with --ignore-file",
-                root, name);
-    }
-    return TSR_OK;
+    return tsr_is_printable(name)
+               ? TSR_OK
+               : tsr_fail(err, TSR_E_FORMAT,
+                          "%s/%s: the file name contains a control character; rename the file, or exclude it with "
+                          "--ignore-file",
+                          root, name);
 }
 
 /* Returns the error for a directory entry whose stat() failed. A file that was removed in the meantime is not a broken

@@ -28,6 +28,11 @@ void tsr_tensors_free(tsr_tensors *tensors)
     *tensors = (tsr_tensors){0};
 }
 
+bool tsr_same_shape(const tsr_tensor *a, const tsr_tensor *b)
+{
+    return a->rank == b->rank && memcmp(a->shape, b->shape, a->rank * sizeof *a->shape) == 0;
+}
+
 uint64_t tsr_tensor_elements(const tsr_tensor *tensor)
 {
     uint64_t n = 1;

@@ -51,6 +51,8 @@ void tsr_tensors_free(tsr_tensors *tensors);
 /* Returns the product of the shape, 1 for a scalar. It does not overflow, because shapes were checked. */
 uint64_t tsr_tensor_elements(const tsr_tensor *tensor);
 
+bool tsr_same_shape(const tsr_tensor *a, const tsr_tensor *b);
+
 /* Writes the shape, "[576, 7168]", to `text` (at least 192 bytes) and returns `text`. */
 const char *tsr_shape_text(const tsr_tensor *tensor, char *text, size_t size);
 

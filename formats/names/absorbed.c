@@ -1,6 +1,7 @@
 /* The names of absorbed-MLA tensors, by consumer. */
 #include "formats/names/absorbed.h"
 
+#include "common/text.h"
 #include "formats/checkpoint/config.h"
 
 #include <stdio.h>
@@ -15,19 +16,13 @@ const tsr_absorbed_consumer tsr_absorbed_consumers[TSR_ABSORBED_CONSUMERS] = {
     {"llamacpp", {"attn_k_b.weight", NULL, NULL, false, true}, {"attn_v_b.weight", NULL, NULL, true, false}},
 };
 
-static bool is_last(const char *name, const char *words)
-{
-    const size_t n = strlen(name), m = strlen(words);
-    return n > m && name[n - m - 1] == '.' && strcmp(name + n - m, words) == 0;
-}
-
 const tsr_absorbed_part *tsr_absorbed_find(const char *name)
 {
     for (size_t i = 0; i < TSR_ABSORBED_CONSUMERS; i++) {
         const tsr_absorbed_consumer *const c = &tsr_absorbed_consumers[i];
-        if (is_last(name, c->keys.name))
+        if (tsr_ends_in_parts(name, c->keys.name))
             return &c->keys;
-        if (is_last(name, c->values.name))
+        if (tsr_ends_in_parts(name, c->values.name))
             return &c->values;
     }
     return NULL;

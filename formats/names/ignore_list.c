@@ -99,12 +99,6 @@ static bool has_components(const char *name, const char *part)
     return false;
 }
 
-static bool ends_in_components(const char *name, const char *part)
-{
-    const size_t n = strlen(name), m = strlen(part);
-    return n > m && name[n - m - 1] == '.' && strcmp(name + n - m, part) == 0;
-}
-
 static bool covers(const tsr_ignore_list *list, size_t i, tsr_matching matching, const char *module)
 {
     const char *const entry = list->entries[i];
@@ -119,7 +113,7 @@ static bool covers(const tsr_ignore_list *list, size_t i, tsr_matching matching,
     case TSR_MATCH_REGEX:
         return is_expression(entry) ? tsr_pattern_match(pattern, module, NULL) : strcmp(entry, module) == 0;
     case TSR_MATCH_SUFFIX_REGEX:
-        return covers(list, i, TSR_MATCH_REGEX, module) || (!is_expression(entry) && ends_in_components(module, entry));
+        return covers(list, i, TSR_MATCH_REGEX, module) || (!is_expression(entry) && tsr_ends_in_parts(module, entry));
     case TSR_MATCH_GLOB:
         return tsr_glob_match(entry, module);
     case TSR_MATCH_WITHIN:

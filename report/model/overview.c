@@ -1,6 +1,8 @@
 /* Groups the rows of a result and sums them up, in at most n log n steps. */
 #include "report/model/overview.h"
 
+#include "common/text.h"
+
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -21,10 +23,12 @@ const char *tsr_grouping_name(tsr_grouping grouping)
     return kNames[grouping];
 }
 
-static int by_value(const void *a, const void *b)
+int tsr_worst_group_first(const void *a, const void *b)
 {
-    const double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
+    const tsr_tensor_group *const x = *(const tsr_tensor_group *const *)a, *const y =
+                                                                               *(const tsr_tensor_group *const *)b;
+    const double p = isnan(x->lowest) ? INFINITY : x->lowest, q = isnan(y->lowest) ? INFINITY : y->lowest;
+    return p != q ? (p < q ? -1 : 1) : (x > y) - (x < y);
 }
 
 static double quantile(const double *sorted, size_t n, double p)
@@ -141,11 +145,11 @@ static size_t usual(const tsr_groups *groups, double (*value)(const tsr_tensor_g
         if (isfinite(value(&groups->items[i])))
             scratch[n++] = value(&groups->items[i]);
     }
-    qsort(scratch, n, sizeof *scratch, by_value);
+    qsort(scratch, n, sizeof *scratch, tsr_by_number);
     *median = quantile(scratch, n, 0.5);
     for (size_t i = 0; i < n; i++)
         scratch[i] = fabs(scratch[i] - *median);
-    qsort(scratch, n, sizeof *scratch, by_value);
+    qsort(scratch, n, sizeof *scratch, tsr_by_number);
     *spread = quantile(scratch, n, 0.5);
     return n;
 }
@@ -251,7 +255,7 @@ static void make_spread(const tsr_result *result, uint32_t series, double *scrat
         if (!isnan(sqnr) && sqnr != INFINITY)
             scratch[n++] = sqnr;
     }
-    qsort(scratch, n, sizeof *scratch, by_value);
+    qsort(scratch, n, sizeof *scratch, tsr_by_number);
     for (size_t i = 0; i < TSR_N_QUANTILES; i++)
         s->quantiles[i] = quantile(scratch, n, kQuantiles[i]);
 }

@@ -34,6 +34,9 @@ typedef struct tsr_groups {
     size_t outliers;
 } tsr_groups;
 
+/* Compares pointers to groups of one array by their lowest SQNR, worst first, for qsort. */
+int tsr_worst_group_first(const void *a, const void *b);
+
 enum { TSR_N_QUANTILES = 6, TSR_MOST_WORST = 10 };
 
 /* Names of the quantiles: "min", "1 %", ..., and their positions from 0 to 1. Static storage. */

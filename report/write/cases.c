@@ -2,6 +2,7 @@
 #include "report/write/cases.h"
 
 #include "common/grow.h"
+#include "common/text.h"
 #include "report/read/result_kinds.h"
 
 #include <math.h>
@@ -126,11 +127,6 @@ static placed *sort_findings(tsr_cases *cases, const tsr_result *result, size_t 
 
 /* ---- a check of a group ---- */
 
-static int by_text(const void *a, const void *b)
-{
-    return strcmp(*(const char *const *)a, *(const char *const *)b);
-}
-
 /* Returns the distinct labels of the layers of all rows. The labels are in the arena, the list is from malloc. */
 static const char **layer_labels(tsr_cases *cases, const tsr_overview *o, size_t *n)
 {
@@ -164,7 +160,7 @@ static tsr_status add_others(tsr_cases *cases, const tsr_result *result, const t
     }
     for (size_t i = 0; i < n_labels && !one; i++) {
         made.name = labels[i];
-        if (bsearch(&labels[i], failed, n_failed, sizeof *failed, by_text) == NULL)
+        if (bsearch(&labels[i], failed, n_failed, sizeof *failed, tsr_by_text) == NULL)
             TSR_TRY(add_case(cases, &made, err));
     }
     return TSR_OK;

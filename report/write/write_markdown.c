@@ -263,14 +263,6 @@ static void write_spreads(tsr_text *text, const tsr_overview *o)
     tsr_text_append(text, "\n", begun);
 }
 
-static int worst_first(const void *a, const void *b)
-{
-    const tsr_tensor_group *const x = *(const tsr_tensor_group *const *)a, *const y =
-                                                                               *(const tsr_tensor_group *const *)b;
-    const double p = isnan(x->lowest) ? INFINITY : x->lowest, q = isnan(y->lowest) ? INFINITY : y->lowest;
-    return p != q ? (p < q ? -1 : 1) : (x > y) - (x < y);
-}
-
 static void write_group(tsr_text *text, const tsr_tensor_group *g)
 {
     tsr_text_printf(text, "| ");
@@ -298,7 +290,7 @@ static void write_groups(tsr_text *text, const tsr_overview *o, tsr_grouping gro
             list[n++] = &groups->items[i];
     }
     if (n > GROUPS)
-        qsort(list, n, sizeof *list, worst_first);
+        qsort(list, n, sizeof *list, tsr_worst_group_first);
     if (n > 1)
         tsr_text_printf(
             text,

@@ -298,7 +298,7 @@ PLANTED = [
      [U + "test_archive"], "planes of width 8 pass"),
     ("formats/checkpoint/archive_write.c", "ZSTD_c_checksumFlag, 1", "ZSTD_c_checksumFlag, 0",
      [U + "test_archive"], "frames of an archive have no checksum"),
-    ("common/options.c", "|| *text == 0x7F)", ")",
+    ("common/text.c", " && *text != 0x7F)", ")",
      ["robustness/input bad_usage.py"], "an option may hold DEL"),
     ("common/options.c", "tsr_read_block(text, 4096, block)", "tsr_read_block(text, UINT32_MAX, block)",
      ["robustness/input bad_usage.py"], "a block may have more than 4096 rows"),

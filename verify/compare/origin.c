@@ -67,11 +67,6 @@ static likeness compare(const tsr_weight_reader *a, const tsr_weight_reader *b)
                        : (likeness){INFINITY, INFINITY};
 }
 
-static bool same_shape(const tsr_tensor *a, const tsr_tensor *b)
-{
-    return a->rank == b->rank && memcmp(a->shape, b->shape, a->rank * sizeof *a->shape) == 0;
-}
-
 tsr_status tsr_find_origin(const tsr_side *src, const tsr_side *dst, const tsr_weight *weight, tsr_origin *origin,
                            tsr_err *err)
 {
@@ -82,7 +77,7 @@ tsr_status tsr_find_origin(const tsr_side *src, const tsr_side *dst, const tsr_w
     tsr_status status = load_sample(&mine, &view, dst, weight, err);
     for (size_t i = 0; status == TSR_OK && tsr_tensor_elements(weight->data) > 0 && i < src->weights->count; i++) {
         const tsr_weight *const x = &src->weights->items[i];
-        if (!same_shape(x->values, weight->values))
+        if (!tsr_same_shape(x->values, weight->values))
             continue;
         status = load_sample(&other, &candidate, src, x, err);
         if (status != TSR_OK)

@@ -41,11 +41,6 @@ static bool wanted(const tsr_compare_options *o, const char *name)
     return o->n_globs == 0;
 }
 
-static bool same_shape(const tsr_tensor *a, const tsr_tensor *b)
-{
-    return a->rank == b->rank && memcmp(a->shape, b->shape, a->rank * sizeof *a->shape) == 0;
-}
-
 /* Pairs a tensor that only side `here` has, or that has another shape on the other side, with values derived from other
  * tensors of the other side, if possible. */
 static tsr_status pair_with_made(pairing *r, unsigned here, tsr_pair *p, tsr_err *err)
@@ -70,7 +65,7 @@ static tsr_status add_pair(pairing *r, const tsr_weight *x, const tsr_weight *y,
                                        : TSR_PAIR_IDENTICAL};
     if (!wanted(r->options, one->values->name))
         return TSR_OK;
-    if (x != NULL && y != NULL && !same_shape(x->values, y->values)) {
+    if (x != NULL && y != NULL && !tsr_same_shape(x->values, y->values)) {
         p.state = TSR_PAIR_MISSHAPED;
         TSR_TRY(pair_with_made(r, 1, &p, err));
         if (p.made[0] == NULL)

@@ -222,7 +222,7 @@ tsr_status tsr_find_original(const tsr_side *against, const tsr_weight *weight, 
     const tsr_tensor *const t = weight->values;
     *original = tsr_weights_find(against->weights, against->checkpoint, t->name);
     const tsr_tensor *const other = *original == NULL ? NULL : (*original)->values;
-    if (other == NULL || other->rank != t->rank || memcmp(other->shape, t->shape, t->rank * sizeof *t->shape) != 0)
+    if (other == NULL || !tsr_same_shape(other, t))
         return tsr_fail(err, TSR_E_MISMATCH, "%s: '%s' is missing or has a different shape", against->checkpoint->path,
                         t->name);
     return TSR_OK;

@@ -1,4 +1,5 @@
 /* Compares the next-token distributions of both models. */
+#include "common/text.h"
 #include "verify/forward/check_parts.h"
 
 #include "common/checked.h"
@@ -130,18 +131,12 @@ tsr_forward_predictions tsr_forward_predictions_unknown(void)
     return (tsr_forward_predictions){{NAN, NAN}, {NAN, NAN}, {NAN, NAN, NAN, NAN}};
 }
 
-static int by_value(const void *a, const void *b)
-{
-    const double x = *(const double *)a, y = *(const double *)b;
-    return x < y ? -1 : x > y;
-}
-
 /* Computes perplexities and percentiles from the sums over n positions. Sorts sums->kl. */
 static void predict(tsr_forward_predictions *to, const heads *sums, size_t n, bool of_file)
 {
     static const double kShares[TSR_KL_PERCENTILES] = {0.5, 0.9, 0.99, 0.999};
     const double count = (double)sums->followed;
-    qsort(sums->kl, n, sizeof *sums->kl, by_value);
+    qsort(sums->kl, n, sizeof *sums->kl, tsr_by_number);
     for (size_t i = 0; i < TSR_KL_PERCENTILES && n > 0; i++)
         to->kl_percentile[i] = sums->kl[(size_t)ceil(kShares[i] * (double)n) - 1];
     for (size_t k = 0; k < 2 && of_file && sums->followed > 0; k++) {

@@ -4,6 +4,7 @@
 #include "common/checked.h"
 #include "common/file.h"
 #include "common/grow.h"
+#include "common/text.h"
 #include "formats/checkpoint/checkpoint.h"
 #include "formats/json/json.h"
 
@@ -282,10 +283,8 @@ static tsr_status read_tensors(reading *r, cut *c, tsr_err *err)
 /* Returns true for a path below the output that is not one of Tessera's own files. */
 static bool is_safe(const char *name)
 {
-    for (const char *c = name; *c != '\0'; c++) {
-        if ((unsigned char)*c < 0x20 || *c == 0x7F)
-            return false;
-    }
+    if (!tsr_is_printable(name))
+        return false;
     for (const char *at = name;; at += strcspn(at, "/") + 1) {
         const size_t n = strcspn(at, "/");
         if (n == 0 || (n == 1 && at[0] == '.') || (n == 2 && memcmp(at, "..", 2) == 0) || n > 255)
@@ -343,11 +342,6 @@ static tsr_status read_file(void *context, tsr_err *err)
 
 /* ---- the whole manifest ---- */
 
-static int by_name(const void *a, const void *b)
-{
-    return strcmp(*(const char *const *)a, *(const char *const *)b);
-}
-
 static tsr_status check_names(const reading *r, tsr_err *err)
 {
     const tsr_manifest *const s = r->manifest;
@@ -356,7 +350,7 @@ static tsr_status check_names(const reading *r, tsr_err *err)
         return tsr_out_of_memory(err, "for a manifest");
     for (size_t i = 0; i < s->n_files; i++)
         names[i] = s->files[i].name;
-    qsort(names, s->n_files, sizeof *names, by_name);
+    qsort(names, s->n_files, sizeof *names, tsr_by_text);
     tsr_status status = TSR_OK;
     for (size_t i = 1; i < s->n_files && status == TSR_OK; i++) {
         if (strcmp(names[i - 1], names[i]) == 0)

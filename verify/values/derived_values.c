@@ -2,6 +2,7 @@
 #include "verify/values/derived_values.h"
 
 #include "common/checked.h"
+#include "common/text.h"
 #include "formats/names/absorbed.h"
 #include "formats/names/model.h"
 #include "verify/values/derived_expert.h"
@@ -12,12 +13,6 @@
 static const char kKvB[] = "kv_b_proj.weight";
 
 /* ---- finding ---- */
-
-static bool ends_with(const char *name, const char *words)
-{
-    const size_t n = strlen(name), m = strlen(words);
-    return n > m && name[n - m - 1] == '.' && strcmp(name + n - m, words) == 0;
-}
 
 static const tsr_weight *find_sibling(const tsr_side *side, const char *name, const char *own, const char *sibling)
 {
@@ -71,7 +66,7 @@ static bool is_folded(const tsr_side *from, const tsr_side *with, const tsr_weig
     static const char *const kNames[] = {"q_b_proj.weight", "q_proj.weight", "o_proj.weight"};
     const char *const name = wanted->values->name;
     size_t i = 0;
-    while (i < 3 && !ends_with(name, kNames[i]))
+    while (i < 3 && !tsr_ends_in_parts(name, kNames[i]))
         i++;
     if (i == 3 || !tsr_absorbed_is_folded(with->checkpoint) || tsr_absorbed_is_folded(from->checkpoint) ||
         !has_values(wanted) || !find_kv_b(from, name, kNames[i], made))
@@ -131,7 +126,7 @@ bool tsr_derived_replaces(const tsr_side *from, const tsr_side *with, const tsr_
 {
     const char *const name = kv_b->values->name;
     tsr_derived_tensor made = {.folded = NULL};
-    if (!ends_with(name, kKvB))
+    if (!tsr_ends_in_parts(name, kKvB))
         return tsr_derived_expert_replaces(from, with, kv_b);
     for (size_t i = 0; i < TSR_ABSORBED_CONSUMERS; i++) {
         const tsr_absorbed_consumer *const c = &tsr_absorbed_consumers[i];

@@ -129,12 +129,6 @@ static const tsr_op kRequantizeHeadsOp = {.name = "split kv_b, requantize heads"
 
 /* ---- one scale for all heads: one unit, which reads the heads twice ---- */
 
-static uint64_t one_unit(const tsr_step *step)
-{
-    (void)step;
-    return 1;
-}
-
 static void tensor_windows(const tsr_step *step, uint64_t unit, tsr_unit *u)
 {
     (void)unit;
@@ -184,7 +178,7 @@ static tsr_status tensor_run(const tsr_step *step, uint64_t unit, const tsr_unit
 }
 
 static const tsr_op kRequantizeTensorOp = {.name = "split kv_b, requantize as one",
-                                           .units = {one_unit, tensor_windows, split_scratch, tensor_run},
+                                           .units = {tsr_one_unit, tensor_windows, split_scratch, tensor_run},
                                            .stats_of = TSR_STATS_SOURCE};
 
 static tsr_tensor *part_tensor(tsr_plan *plan, const tsr_mla_params *p, const tsr_mla_part *part)

@@ -4,6 +4,13 @@
 #include "common/checked.h"
 #include "convert/plan/plan.h"
 
+/* Returns the number of units of an operation that has one. */
+static inline uint64_t tsr_one_unit(const tsr_step *step)
+{
+    (void)step;
+    return 1;
+}
+
 /* Returns the rows of [R, C] that fill a unit: a multiple of `step`, at most all rows. For decoded tensors also a
  * multiple of 64, so that no unit begins in the middle of a decoder's tile. */
 static inline uint64_t tsr_unit_rows(const tsr_tensor *t, uint64_t step)

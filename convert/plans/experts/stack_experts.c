@@ -60,9 +60,8 @@ static uint64_t count_experts(const stacking *s)
 static bool is_alike(const tsr_weight *a, const tsr_weight *b, enum what what)
 {
     return (what == VALUES || (a->kind == b->kind && a->data->dtype == b->data->dtype)) &&
-           a->values->rank == b->values->rank && (a->scale == NULL) == (b->scale == NULL) &&
-           (a->scale != NULL || a->data->dtype == b->data->dtype) &&
-           memcmp(a->values->shape, b->values->shape, a->values->rank * sizeof *a->values->shape) == 0;
+           tsr_same_shape(a->values, b->values) && (a->scale == NULL) == (b->scale == NULL) &&
+           (a->scale != NULL || a->data->dtype == b->data->dtype);
 }
 
 /* Returns the tensor with the codes (two per byte) or the scales. */

@@ -108,8 +108,7 @@ static tsr_status refuse(const joining *j, size_t rank, const tsr_tensor *t, con
 static tsr_status find_part(const joining *j, size_t k, const tsr_tensor *first, const tsr_tensor **part)
 {
     const tsr_tensor *const t = tsr_checkpoint_find(j->ranks[k], first->name);
-    if (t == NULL || t->dtype != first->dtype || t->rank != first->rank ||
-        memcmp(t->shape, first->shape, t->rank * sizeof *t->shape) != 0)
+    if (t == NULL || t->dtype != first->dtype || !tsr_same_shape(t, first))
         return tsr_fail(j->err, TSR_E_MISMATCH,
                         "%s: '%s' is missing or differs from %s; these are not ranks of one model", path_of(j, k),
                         first->name, path_of(j, 0));

@@ -1,10 +1,9 @@
 /* Credentials of a remote address. They are sent to one origin only and appear in no text. */
 #pragma once
 
-#include "common/arena.h"
-#include "common/status.h"
-
 #include <stdbool.h>
+#include <stddef.h>
+#include <stdlib.h>
 
 /* Strings are NULL if there are none. */
 typedef struct tsr_access {
@@ -16,3 +15,10 @@ typedef struct tsr_access {
     bool netrc;          /* ~/.netrc may have a login */
     const char *remedy;  /* the advice where the server refuses access */
 } tsr_access;
+
+/* Returns a variable of the environment; NULL: it is unset or empty. */
+static inline const char *tsr_setting(const char *name)
+{
+    const char *const value = getenv(name);
+    return value == NULL || *value == '\0' ? NULL : value;
+}

@@ -2,6 +2,7 @@
 #include "formats/remote/settings/aws_access.h"
 
 #include "common/file.h"
+#include "formats/remote/settings/access.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -9,15 +10,9 @@
 
 enum { LARGEST_FILE = 1 << 20 };
 
-static const char *setting(const char *name)
-{
-    const char *const value = getenv(name);
-    return value == NULL || *value == '\0' ? NULL : value;
-}
-
 static const char *path_of(const char *variable, const char *name, char path[PATH_MAX])
 {
-    const char *const given = setting(variable), *const home = setting("HOME");
+    const char *const given = tsr_setting(variable), *const home = tsr_setting("HOME");
     const int n = given != NULL  ? snprintf(path, PATH_MAX, "%s", given)
                   : home != NULL ? snprintf(path, PATH_MAX, "%s/.aws/%s", home, name)
                                  : -1;
@@ -102,13 +97,13 @@ static tsr_status read_profile(const char *path, const char *profile, tsr_aws_se
 tsr_status tsr_aws_settings_read(tsr_aws_settings *s, tsr_arena *arena, tsr_err *err)
 {
     char path[PATH_MAX];
-    const char *const named = setting("AWS_PROFILE"), *const profile = named == NULL ? "default" : named;
+    const char *const named = tsr_setting("AWS_PROFILE"), *const profile = named == NULL ? "default" : named;
     bool found = false;
-    *s = (tsr_aws_settings){.region = setting("AWS_REGION"), .endpoint = setting("AWS_ENDPOINT_URL_S3")};
+    *s = (tsr_aws_settings){.region = tsr_setting("AWS_REGION"), .endpoint = tsr_setting("AWS_ENDPOINT_URL_S3")};
     if (s->region == NULL)
-        s->region = setting("AWS_DEFAULT_REGION");
+        s->region = tsr_setting("AWS_DEFAULT_REGION");
     if (s->endpoint == NULL)
-        s->endpoint = setting("AWS_ENDPOINT_URL");
+        s->endpoint = tsr_setting("AWS_ENDPOINT_URL");
     tsr_aws_settings of_profile = *s;
     TSR_TRY(read_profile(tsr_aws_credentials_path(path), profile, &of_profile, &found, arena, err));
     TSR_TRY(read_profile(tsr_aws_config_path(path), profile, &of_profile, &found, arena, err));
@@ -117,10 +112,10 @@ tsr_status tsr_aws_settings_read(tsr_aws_settings *s, tsr_arena *arena, tsr_err 
     s->region = of_profile.region;
     s->endpoint = of_profile.endpoint;
     /* A key, its secret and its session belong together, so all are taken from one place. */
-    const bool from_profile = setting("AWS_ACCESS_KEY_ID") == NULL;
-    s->key = from_profile ? of_profile.key : setting("AWS_ACCESS_KEY_ID");
-    s->secret = from_profile ? of_profile.secret : setting("AWS_SECRET_ACCESS_KEY");
-    s->session = from_profile ? of_profile.session : setting("AWS_SESSION_TOKEN");
+    const bool from_profile = tsr_setting("AWS_ACCESS_KEY_ID") == NULL;
+    s->key = from_profile ? of_profile.key : tsr_setting("AWS_ACCESS_KEY_ID");
+    s->secret = from_profile ? of_profile.secret : tsr_setting("AWS_SECRET_ACCESS_KEY");
+    s->session = from_profile ? of_profile.session : tsr_setting("AWS_SESSION_TOKEN");
     return s->key == NULL || s->secret != NULL
                ? TSR_OK
                : tsr_fail(err, TSR_E_FORMAT, "a key of AWS without its secret (AWS_SECRET_ACCESS_KEY)");

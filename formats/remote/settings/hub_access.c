@@ -2,6 +2,7 @@
 #include "formats/remote/settings/hub_access.h"
 
 #include "common/file.h"
+#include "formats/remote/settings/access.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -11,16 +12,10 @@
 
 enum { LONGEST_TOKEN = 4096 };
 
-static const char *setting(const char *name)
-{
-    const char *const value = getenv(name);
-    return value == NULL || *value == '\0' ? NULL : value;
-}
-
 const char *tsr_hub_endpoint(tsr_arena *arena)
 {
-    const char *const given = setting("HF_ENDPOINT"), *const endpoint =
-                                                          given == NULL ? "https://huggingface.co" : given;
+    const char *const given = tsr_setting("HF_ENDPOINT"), *const endpoint =
+                                                              given == NULL ? "https://huggingface.co" : given;
     size_t n = strlen(endpoint);
     while (n > 0 && endpoint[n - 1] == '/')
         n--;
@@ -30,8 +25,8 @@ const char *tsr_hub_endpoint(tsr_arena *arena)
 /* Writes the folder of the Hub's programs to `path`. Returns path; NULL: no HOME. */
 static const char *hub_home(char path[PATH_MAX])
 {
-    const char *const given = setting("HF_HOME"), *const cache = setting("XDG_CACHE_HOME"),
-                      *const home = setting("HOME");
+    const char *const given = tsr_setting("HF_HOME"), *const cache = tsr_setting("XDG_CACHE_HOME"),
+                      *const home = tsr_setting("HOME");
     int n = -1;
     if (given != NULL)
         n = snprintf(path, PATH_MAX, "%s", given);
@@ -44,7 +39,7 @@ static const char *hub_home(char path[PATH_MAX])
 
 const char *tsr_hub_token_path(char path[PATH_MAX])
 {
-    const char *const given = setting("HF_TOKEN_PATH");
+    const char *const given = tsr_setting("HF_TOKEN_PATH");
     char home[PATH_MAX];
     if (given != NULL)
         return snprintf(path, PATH_MAX, "%s", given) < PATH_MAX ? path : NULL;
@@ -54,7 +49,7 @@ const char *tsr_hub_token_path(char path[PATH_MAX])
 tsr_status tsr_hub_token(const char **token, tsr_arena *arena, tsr_err *err)
 {
     char path[PATH_MAX];
-    const char *from = "HF_TOKEN", *text = setting("HF_TOKEN");
+    const char *from = "HF_TOKEN", *text = tsr_setting("HF_TOKEN");
     size_t size = text == NULL ? 0 : strlen(text);
     bool exists = false;
     *token = NULL;
@@ -95,7 +90,7 @@ bool tsr_is_hub_name(const char *path)
 static const char *hub_cache(char path[PATH_MAX])
 {
     const char *const given =
-        setting("HF_HUB_CACHE") != NULL ? setting("HF_HUB_CACHE") : setting("HUGGINGFACE_HUB_CACHE");
+        tsr_setting("HF_HUB_CACHE") != NULL ? tsr_setting("HF_HUB_CACHE") : tsr_setting("HUGGINGFACE_HUB_CACHE");
     char home[PATH_MAX];
     if (given != NULL)
         return snprintf(path, PATH_MAX, "%s", given) < PATH_MAX ? path : NULL;

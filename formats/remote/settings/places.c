@@ -1,6 +1,7 @@
 /* Lists the places on this machine that reading from servers needs. */
 #include "formats/remote/settings/places.h"
 
+#include "formats/remote/settings/access.h"
 #include "formats/remote/settings/aws_access.h"
 #include "formats/remote/settings/hub_access.h"
 
@@ -32,8 +33,8 @@ static const char *const kOfSystem[] = {
 
 const char *tsr_place_of_certificates(void)
 {
-    const char *const usual = getenv("SSL_CERT_FILE");
-    return usual != NULL && *usual != '\0' ? usual : getenv("CURL_CA_BUNDLE");
+    const char *const usual = tsr_setting("SSL_CERT_FILE");
+    return usual != NULL ? usual : getenv("CURL_CA_BUNDLE");
 }
 
 /* Writes HOME/name to `path`. Returns NULL without HOME. */

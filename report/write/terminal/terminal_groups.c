@@ -1,4 +1,5 @@
 /* Draws bars and columns of relative errors, from 0: twice the error is twice the height. */
+#include "common/text.h"
 #include "report/write/terminal/terminal_parts.h"
 
 #include <math.h>
@@ -39,12 +40,6 @@ static bool is_any_outlier(const tsr_tensor_group *g)
     return g->outlier || g->block_outlier;
 }
 
-static int by_size(const void *a, const void *b)
-{
-    const double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
 /* Returns the value of a full bar: the largest error, or twice the median, so that equal groups have half a bar. */
 static double full_of(const tsr_groups *groups, double (*value)(const tsr_tensor_group *))
 {
@@ -56,7 +51,7 @@ static double full_of(const tsr_groups *groups, double (*value)(const tsr_tensor
         largest = n > 0 ? fmax(largest, values[n - 1]) : largest;
     }
     if (n > 0)
-        qsort(values, n, sizeof *values, by_size);
+        qsort(values, n, sizeof *values, tsr_by_number);
     const double usual = n > 0 ? values[(n - 1) / 2] : 0;
     free(values);
     return fmax(largest, 2 * usual);
@@ -104,14 +99,6 @@ static void draw_bar_line(tsr_text *text, const tsr_style *style, const tsr_tens
     tsr_text_append(text, "\n", 1);
 }
 
-static int worst_first(const void *a, const void *b)
-{
-    const tsr_tensor_group *const x = *(const tsr_tensor_group *const *)a, *const y =
-                                                                               *(const tsr_tensor_group *const *)b;
-    const double p = isnan(x->lowest) ? INFINITY : x->lowest, q = isnan(y->lowest) ? INFINITY : y->lowest;
-    return p != q ? (p < q ? -1 : 1) : (x > y) - (x < y);
-}
-
 /* Draws all groups with figures in order if they fit, otherwise the worst ones. */
 static void draw_bars(tsr_text *text, const tsr_style *style, const tsr_groups *groups, const char *name)
 {
@@ -128,7 +115,7 @@ static void draw_bars(tsr_text *text, const tsr_style *style, const tsr_groups *
     }
     const size_t shown = n < MOST_BARS ? n : MOST_BARS;
     if (shown < n)
-        qsort(list, n, sizeof *list, worst_first);
+        qsort(list, n, sizeof *list, tsr_worst_group_first);
     tsr_text_printf(text, "  %-*s%6s%8s%8s %-*.*s%8s\n", label_of(style) - 2, name, "count", "min dB", "median",
                     (int)room_of(style), (int)room_of(style), "relative error", "block");
     for (size_t i = 0; i < shown; i++)
