@@ -1,4 +1,4 @@
-/* Makes a folder of small files for a unit test: text files, and safetensors files with sparse zeros. Criterion runs
+/* Makes a folder of small files for a unit test: text files, and safetensors files. Criterion runs
  * each test in a process, so one folder is enough. */
 #pragma once
 
@@ -59,25 +59,38 @@ static inline void fixture_text(const char *name, const char *text)
     fixture_bytes(name, text, strlen(text));
 }
 
-/* Writes a safetensors file of `n` tensors, one after another. */
-static inline void fixture_shard(const char *name, const fixture_tensor *tensors, size_t n)
+/* Begins a safetensors file of `n` tensors, one after another. The file has no data yet, and *bytes is their size. */
+static inline FILE *fixture_header(const char *name, const fixture_tensor *tensors, size_t n, uint64_t *bytes)
 {
     static char header[1 << 16];
     size_t size = 8; /* the place of the length */
     uint64_t at = 0;
     for (size_t i = 0; i < n; i++) {
         const char *const dtype = tensors[i].dtype != NULL ? tensors[i].dtype : "BF16";
-        uint64_t bytes = strcmp(dtype, "F32") == 0 ? 4 : strcmp(dtype, "U8") == 0 ? 1 : 2;
+        uint64_t size_of = strcmp(dtype, "F32") == 0 ? 4 : strchr(dtype, '8') != NULL ? 1 : 2;
         size += (size_t)sprintf(header + size, "%c\"%s\": {\"dtype\": \"%s\", \"shape\": [", i == 0 ? '{' : ',',
                                 tensors[i].name, dtype);
-        for (size_t d = 0; d < 4 && tensors[i].shape[d] != 0; bytes *= tensors[i].shape[d++])
+        for (size_t d = 0; d < 4 && tensors[i].shape[d] != 0; size_of *= tensors[i].shape[d++])
             size += (size_t)sprintf(header + size, "%s%" PRIu64, d == 0 ? "" : ", ", tensors[i].shape[d]);
-        size += (size_t)sprintf(header + size, "], \"data_offsets\": [%" PRIu64 ", %" PRIu64 "]}", at, at + bytes);
-        at += bytes;
+        size += (size_t)sprintf(header + size, "], \"data_offsets\": [%" PRIu64 ", %" PRIu64 "]}", at, at + size_of);
+        at += size_of;
     }
     size += (size_t)sprintf(header + size, "%s}", n == 0 ? "{" : "");
     const uint64_t length = size - 8;
     memcpy(header, &length, sizeof length);
-    fixture_bytes(name, header, size);
-    cr_assert_eq(truncate(fixture_path(name), (off_t)(size + at)), 0);
+    FILE *const file = fopen(fixture_path(name), "wb");
+    cr_assert_not_null(file, "%s", name);
+    cr_assert_eq(fwrite(header, 1, size, file), size);
+    *bytes = at;
+    return file;
+}
+
+/* Writes a safetensors file of `n` tensors of zeros. */
+static inline void fixture_shard(const char *name, const fixture_tensor *tensors, size_t n)
+{
+    uint64_t bytes;
+    FILE *const file = fixture_header(name, tensors, n, &bytes);
+    const off_t begin = ftello(file);
+    cr_assert_eq(fclose(file), 0);
+    cr_assert_eq(truncate(fixture_path(name), begin + (off_t)bytes), 0);
 }

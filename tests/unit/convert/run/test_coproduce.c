@@ -1,11 +1,6 @@
 /* Tests a step that produces the outputs of another step, in another file, and the other step alone. */
 #include "convert/run/engine.h"
-
-#include <criterion/criterion.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
+#include "tests/unit/fixture.h"
 
 enum { ROWS = 64, COLS = 4096, UNITS = 16 };
 
@@ -94,13 +89,10 @@ static uint64_t run(const tsr_plan *plan, const char *dst, unsigned threads, int
     return bytes_read;
 }
 
-static void write_source(const char *path)
+static void write_source(void)
 {
-    const char header[] = "{\"x\":{\"dtype\":\"U8\",\"shape\":[64,4096],\"data_offsets\":[0,262144]}}";
-    const uint64_t size = sizeof header - 1;
-    FILE *const file = fopen(path, "wb");
-    fwrite(&size, 8, 1, file);
-    fwrite(header, size, 1, file);
+    uint64_t bytes;
+    FILE *const file = fixture_header("x.safetensors", &(fixture_tensor){"x", {ROWS, COLS}, "U8"}, 1, &bytes);
     for (unsigned i = 0; i < ROWS * COLS; i++)
         fputc((int)(i * 2654435761u >> 24), file);
     fclose(file);
@@ -121,17 +113,15 @@ static void expect_sums(const char *path)
     }
 }
 
+TestSuite(give, .init = fixture_make, .fini = fixture_remove);
+
 Test(give, what_is_given_is_made_once)
 {
-    char place[] = "/tmp/tessera-give-XXXXXX", source[64], dst[64], path[96], remove[64];
+    const char *const dst = fixture_path("out"), *const path = fixture_path("out/sums.safetensors");
     tsr_checkpoint *c;
     tsr_plan plan;
-    cr_assert_not_null(mkdtemp(place));
-    snprintf(source, sizeof source, "%s/x.safetensors", place);
-    snprintf(dst, sizeof dst, "%s/out", place);
-    snprintf(path, sizeof path, "%s/sums.safetensors", dst);
-    write_source(source);
-    cr_assert_eq(tsr_checkpoint_open(&c, source, NULL, 0, NULL), TSR_OK);
+    write_source();
+    cr_assert_eq(tsr_checkpoint_open(&c, fixture_path("x.safetensors"), NULL, 0, NULL), TSR_OK);
     make_plan(&plan, (const tsr_checkpoint *const *)&c);
     cr_expect_eq(plan.bytes_wanted, ROWS * COLS);
     cr_expect_eq(run(&plan, dst, 3, UNITS, 0), ROWS * COLS);
@@ -141,6 +131,4 @@ Test(give, what_is_given_is_made_once)
     expect_sums(path);
     tsr_plan_free(&plan);
     tsr_checkpoint_close(c);
-    snprintf(remove, sizeof remove, "rm -r %s", place);
-    cr_expect_eq(system(remove), 0);
 }

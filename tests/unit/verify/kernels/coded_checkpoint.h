@@ -1,39 +1,31 @@
 /* Helpers for tests of kernel checks: a checkpoint of random codes in a temporary folder, and options. */
 #pragma once
 
+#include "tests/unit/fixture.h"
 #include "verify/evidence/activations.h"
 #include "verify/evidence/jobs.h"
 #include "verify/kernels/check_gemm.h"
 
-#include <criterion/criterion.h>
-#include <ftw.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
 enum { N = 256, K = 2048 };
 
-static char folder[] = "/tmp/tessera-kernels-XXXXXX";
 static tsr_checkpoint *checkpoint;
 static tsr_weights weights;
 static tsr_err err;
 
-static FILE *open_file(const char *name, const char *text)
+/* Makes the folder and its config.json. Returns model.safetensors after its header. */
+static FILE *begin_checkpoint(const char *config, const fixture_tensor *tensors, size_t n)
 {
-    char path[128];
-    snprintf(path, sizeof path, "%s/%s", folder, name);
-    FILE *const file = fopen(path, "w");
-    cr_assert_not_null(file);
-    if (text != NULL) {
-        fputs(text, file);
-        fclose(file);
-    }
-    return file;
+    uint64_t bytes;
+    fixture_make();
+    fixture_text("config.json", config);
+    return fixture_header("model.safetensors", tensors, n, &bytes);
 }
 
-static void open_checkpoint(void)
+/* Closes the file, and opens the checkpoint. */
+static void open_checkpoint(FILE *file)
 {
-    cr_assert_eq(tsr_checkpoint_open(&checkpoint, folder, NULL, 0, &err), TSR_OK, "%s", err.msg);
+    cr_assert_eq(fclose(file), 0);
+    cr_assert_eq(tsr_checkpoint_open(&checkpoint, fixture_folder, NULL, 0, &err), TSR_OK, "%s", err.msg);
     cr_assert_eq(tsr_weights_pair(&weights, checkpoint, (tsr_block){0, 0}, &err), TSR_OK, "%s", err.msg);
 }
 
@@ -54,43 +46,30 @@ static inline void make_block_fp8(const char *module)
 {
     enum { EXPERTS = 3 };
     const size_t codes = (size_t)N * K, scales = N / 128 * (K / 128);
-    char header[2048] = "{";
-    cr_assert_not_null(mkdtemp(folder));
-    open_file("config.json",
-              "{\"quantization_config\": {\"quant_method\": \"fp8\", \"weight_block_size\": [128, 128]}}");
-    for (size_t i = 0, at = 0; i <= EXPERTS; i++) {
+    char names[2 * (1 + EXPERTS)][64];
+    fixture_tensor tensors[2 * (1 + EXPERTS)];
+    for (size_t i = 0; i <= EXPERTS; i++) {
         char name[32] = "o_proj";
         if (i > 0)
             snprintf(name, sizeof name, "experts.%zu.%s", i - 1, module);
-        sprintf(header + strlen(header),
-                "%s\"m.%s.weight\": {\"dtype\": \"F8_E4M3\", \"shape\": [%d, %d], \"data_offsets\": [%zu, %zu]}, "
-                "\"m.%s.weight_scale_inv\": {\"dtype\": \"F32\", \"shape\": [%d, %d], \"data_offsets\": [%zu, %zu]}",
-                i > 0 ? ", " : "", name, N, K, at, at + codes, name, N / 128, K / 128, at + codes,
-                at + codes + 4 * scales);
-        at += codes + 4 * scales;
+        snprintf(names[2 * i], sizeof *names, "m.%s.weight", name);
+        snprintf(names[2 * i + 1], sizeof *names, "m.%s.weight_scale_inv", name);
+        tensors[2 * i] = (fixture_tensor){names[2 * i], {N, K}, "F8_E4M3"};
+        tensors[2 * i + 1] = (fixture_tensor){names[2 * i + 1], {N / 128, K / 128}, "F32"};
     }
-    strcat(header, "}");
-    FILE *const file = open_file("model.safetensors", NULL);
-    const uint64_t length = strlen(header);
-    fwrite(&length, sizeof length, 1, file);
-    fputs(header, file);
+    FILE *const file =
+        begin_checkpoint("{\"quantization_config\": {\"quant_method\": \"fp8\", \"weight_block_size\": [128, 128]}}",
+                         tensors, sizeof tensors / sizeof *tensors);
     for (uint64_t i = 0; i <= EXPERTS; i++)
         write_tensor(file, i << 40, codes, scales);
-    fclose(file);
-    open_checkpoint();
-}
-
-static int remove_one(const char *path, const struct stat *info, int type, struct FTW *where)
-{
-    (void)info, (void)type, (void)where;
-    return remove(path);
+    open_checkpoint(file);
 }
 
 static void remove_checkpoint(void)
 {
     tsr_weights_free(&weights);
     tsr_checkpoint_close(checkpoint);
-    nftw(folder, remove_one, 8, FTW_DEPTH | FTW_PHYS);
+    fixture_remove();
 }
 
 static tsr_kernel_options options_for(tsr_device *device, const char *const *glob)

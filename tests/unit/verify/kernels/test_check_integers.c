@@ -12,52 +12,34 @@
 /* Int8 with a scale a row and a bias. */
 static void make_int8_checkpoint(void)
 {
-    const size_t codes = (size_t)N * K;
-    char header[1024];
-    cr_assert_not_null(mkdtemp(folder));
-    open_file("config.json",
-              "{\"quantization_config\": {\"quant_method\": \"compressed-tensors\", \"format\": \"int-quantized\", "
-              "\"config_groups\": {\"group_0\": {\"targets\": [\"Linear\"], \"weights\": {\"num_bits\": 8, "
-              "\"type\": \"int\", \"symmetric\": true, \"strategy\": \"channel\"}, \"input_activations\": "
-              "{\"num_bits\": 8, \"type\": \"int\", \"symmetric\": true, \"strategy\": \"token\", "
-              "\"dynamic\": true}}}}}");
-    snprintf(header, sizeof header,
-             "{\"m.o_proj.weight\": {\"dtype\": \"I8\", \"shape\": [%d, %d], \"data_offsets\": [0, %zu]}, "
-             "\"m.o_proj.weight_scale\": {\"dtype\": \"F32\", \"shape\": [%d, 1], \"data_offsets\": [%zu, %zu]}, "
-             "\"m.o_proj.bias\": {\"dtype\": \"F32\", \"shape\": [%d], \"data_offsets\": [%zu, %zu]}}",
-             N, K, codes, N, codes, codes + 4 * N, N, codes + 4 * N, codes + 8 * N);
-    FILE *const file = open_file("model.safetensors", NULL);
-    const uint64_t length = strlen(header);
-    fwrite(&length, sizeof length, 1, file);
-    fputs(header, file);
-    write_tensor(file, 99, codes, 2 * N);
-    fclose(file);
-    open_checkpoint();
+    static const fixture_tensor kTensors[] = {
+        {"m.o_proj.weight", {N, K}, "I8"}, {"m.o_proj.weight_scale", {N, 1}, "F32"}, {"m.o_proj.bias", {N}, "F32"}};
+    FILE *const file = begin_checkpoint(
+        "{\"quantization_config\": {\"quant_method\": \"compressed-tensors\", \"format\": \"int-quantized\", "
+        "\"config_groups\": {\"group_0\": {\"targets\": [\"Linear\"], \"weights\": {\"num_bits\": 8, "
+        "\"type\": \"int\", \"symmetric\": true, \"strategy\": \"channel\"}, \"input_activations\": "
+        "{\"num_bits\": 8, \"type\": \"int\", \"symmetric\": true, \"strategy\": \"token\", "
+        "\"dynamic\": true}}}}}",
+        kTensors, sizeof kTensors / sizeof *kTensors);
+    write_tensor(file, 99, (size_t)N * K, 2 * N);
+    open_checkpoint(file);
 }
 
 /* Int8 in groups of 128 with zero points. */
 static void make_grouped_checkpoint(void)
 {
-    const size_t codes = (size_t)N * K, groups = (size_t)N * K / 128;
-    char header[1024];
-    cr_assert_not_null(mkdtemp(folder));
-    open_file("config.json",
-              "{\"quantization_config\": {\"quant_method\": \"compressed-tensors\", \"format\": \"int-quantized\", "
-              "\"config_groups\": {\"group_0\": {\"targets\": [\"Linear\"], \"weights\": {\"num_bits\": 8, "
-              "\"type\": \"int\", \"symmetric\": false, \"strategy\": \"group\", \"group_size\": 128}}}}}");
-    snprintf(header, sizeof header,
-             "{\"m.o_proj.weight\": {\"dtype\": \"I8\", \"shape\": [%d, %d], \"data_offsets\": [0, %zu]}, "
-             "\"m.o_proj.weight_scale\": {\"dtype\": \"F32\", \"shape\": [%d, %d], \"data_offsets\": [%zu, %zu]}, "
-             "\"m.o_proj.weight_zero_point\": {\"dtype\": \"I8\", \"shape\": [%d, %d], \"data_offsets\": [%zu, %zu]}}",
-             N, K, codes, N, K / 128, codes, codes + 4 * groups, N, K / 128, codes + 4 * groups, codes + 5 * groups);
-    FILE *const file = open_file("model.safetensors", NULL);
-    const uint64_t length = strlen(header);
-    fwrite(&length, sizeof length, 1, file);
-    fputs(header, file);
-    write_tensor(file, 98, codes, groups);
+    static const fixture_tensor kTensors[] = {{"m.o_proj.weight", {N, K}, "I8"},
+                                              {"m.o_proj.weight_scale", {N, K / 128}, "F32"},
+                                              {"m.o_proj.weight_zero_point", {N, K / 128}, "I8"}};
+    const size_t groups = (size_t)N * K / 128;
+    FILE *const file = begin_checkpoint(
+        "{\"quantization_config\": {\"quant_method\": \"compressed-tensors\", \"format\": \"int-quantized\", "
+        "\"config_groups\": {\"group_0\": {\"targets\": [\"Linear\"], \"weights\": {\"num_bits\": 8, "
+        "\"type\": \"int\", \"symmetric\": false, \"strategy\": \"group\", \"group_size\": 128}}}}}",
+        kTensors, sizeof kTensors / sizeof *kTensors);
+    write_tensor(file, 98, (size_t)N * K, groups);
     write_tensor(file, 97, groups, 0);
-    fclose(file);
-    open_checkpoint();
+    open_checkpoint(file);
 }
 
 /* ---- epilogues and converters ---- */

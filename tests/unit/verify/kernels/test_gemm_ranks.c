@@ -182,7 +182,7 @@ Test(ranks, what_cannot_be_divided_is_refused)
     cr_assert_str_eq(err.tensor, "m.o_proj.weight");
     cr_assert_eq(check("*o_proj*", 32, &evidence), TSR_E_USAGE); /* half a block each */
     remove_checkpoint();
-    strcpy(folder + strlen(folder) - 6, "XXXXXX");
+    strcpy(fixture_folder + strlen(fixture_folder) - 6, "XXXXXX");
     make_block_fp8("up_proj");
     cr_assert_eq(check("*experts*", 2, &evidence), TSR_E_NOT_APPLICABLE);
     cr_assert_not_null(strstr(err.msg, "none of the tensors is a row-parallel weight"));

@@ -12,11 +12,11 @@ static const char kConfig[] =
     "{\"hidden_size\": 64, \"num_attention_heads\": 4, \"qk_nope_head_dim\": 16, \"qk_rope_head_dim\": 8, "
     "\"v_head_dim\": 16, \"kv_lora_rank\": 128, \"q_lora_rank\": null, \"rope_theta\": 10000}";
 
-static const layer_tensor kTensors[] = {{"q_proj.weight", HEADS *(NOPE + ROPE), HIDDEN},
-                                        {"kv_a_proj_with_mqa.weight", RANK + ROPE, HIDDEN},
-                                        {"kv_a_layernorm.weight", RANK, 0},
-                                        {"kv_b_proj.weight", HEADS *(NOPE + V), RANK},
-                                        {"o_proj.weight", HIDDEN, HEADS *V}};
+static const fixture_tensor kTensors[] = {{"q_proj.weight", {HEADS * (NOPE + ROPE), HIDDEN}, NULL},
+                                          {"kv_a_proj_with_mqa.weight", {RANK + ROPE, HIDDEN}, NULL},
+                                          {"kv_a_layernorm.weight", {RANK}, NULL},
+                                          {"kv_b_proj.weight", {HEADS * (NOPE + V), RANK}, NULL},
+                                          {"o_proj.weight", {HIDDEN, HEADS *V}, NULL}};
 
 static void open_layer(void)
 {

@@ -24,18 +24,18 @@ static const char kConfig[] =
     "\"qk_rope_head_dim\": 8, \"v_head_dim\": 16, \"kv_lora_rank\": 128, \"q_lora_rank\": 32, \"rope_theta\": 10000, "
     "\"index_n_heads\": 4, \"index_head_dim\": 128, \"index_topk\": 8}";
 
-static const layer_tensor kTensors[] = {{"q_a_proj.weight", Q_RANK, HIDDEN},
-                                        {"q_a_layernorm.weight", Q_RANK, 0},
-                                        {"q_b_proj.weight", HEADS *(NOPE + ROPE), Q_RANK},
-                                        {"kv_a_proj_with_mqa.weight", RANK + ROPE, HIDDEN},
-                                        {"kv_a_layernorm.weight", RANK, 0},
-                                        {"kv_b_proj.weight", HEADS *(NOPE + V), RANK},
-                                        {"o_proj.weight", HIDDEN, HEADS *V},
-                                        {"indexer.wq_b.weight", INDEX_HEADS *DIM, Q_RANK},
-                                        {"indexer.wk.weight", DIM, HIDDEN},
-                                        {"indexer.k_norm.weight", DIM, 0},
-                                        {"indexer.k_norm.bias", DIM, 0},
-                                        {"indexer.weights_proj.weight", INDEX_HEADS, HIDDEN}};
+static const fixture_tensor kTensors[] = {{"q_a_proj.weight", {Q_RANK, HIDDEN}, NULL},
+                                          {"q_a_layernorm.weight", {Q_RANK}, NULL},
+                                          {"q_b_proj.weight", {HEADS * (NOPE + ROPE), Q_RANK}, NULL},
+                                          {"kv_a_proj_with_mqa.weight", {RANK + ROPE, HIDDEN}, NULL},
+                                          {"kv_a_layernorm.weight", {RANK}, NULL},
+                                          {"kv_b_proj.weight", {HEADS * (NOPE + V), RANK}, NULL},
+                                          {"o_proj.weight", {HIDDEN, HEADS *V}, NULL},
+                                          {"indexer.wq_b.weight", {INDEX_HEADS * DIM, Q_RANK}, NULL},
+                                          {"indexer.wk.weight", {DIM, HIDDEN}, NULL},
+                                          {"indexer.k_norm.weight", {DIM}, NULL},
+                                          {"indexer.k_norm.bias", {DIM}, NULL},
+                                          {"indexer.weights_proj.weight", {INDEX_HEADS, HIDDEN}, NULL}};
 
 static void open_layer(void)
 {
