@@ -41,8 +41,14 @@ static const uint8_t *codes_at(const tsr_mxfp4_rows *rows, uint64_t row, uint64_
     return rows->codes + row * (rows->cols / 2) + group * GROUP_BYTES;
 }
 
-/* Extends the range by the tile's groups, and *all also by groups of zeros. */
-static tsr_status find(const tile *t, tsr_mxfp4_range *range, uint8_t *all, tsr_err *err)
+/* Scales of groups that are not all zeros. */
+typedef struct span {
+    uint8_t least, largest; /* if `any` */
+    bool any;
+} span;
+
+/* Finds the range of the tile's groups, and the largest scale including groups of zeros. */
+static tsr_status find(const tile *t, span *range, uint8_t *all, tsr_err *err)
 {
     for (uint64_t row = 0; row < t->rows->rows; row++) {
         for (uint64_t g = t->first; g < t->first + t->groups; g++) {
@@ -110,7 +116,7 @@ static bool move_tile(const tile *t, int scale, bool lossy, uint8_t *codes, uint
 
 static tsr_status move_or_refuse(const tile *t, uint8_t *codes, uint8_t *scale, tsr_err *err)
 {
-    tsr_mxfp4_range range = {0};
+    span range = {0};
     uint8_t all = 0;
     uint64_t row = 0, group = 0;
     TSR_TRY(find(t, &range, &all, err));
@@ -154,64 +160,43 @@ tsr_status tsr_mxfp4_to_fp8(const tsr_mxfp4_rows *band, uint64_t block, uint8_t 
 
 enum { TOP = 8, BINADES = 17 }; /* e4m3's powers of two: 2^8 ... 2^-9 */
 
-tsr_status tsr_mxfp4_find_range(const tsr_mxfp4_rows *rows, tsr_mxfp4_range *range, tsr_err *err)
+float tsr_mxfp4_global(uint8_t largest)
 {
-    const tile all_of_it = {rows, 0, rows->cols / TSR_MXFP4_GROUP};
-    uint8_t with_zeros = 0;
-    return find(&all_of_it, range, &with_zeros, err);
+    return tsr_f32_from_e8m0((uint8_t)(largest - TOP));
 }
 
-tsr_status tsr_mxfp4_global(const tsr_tensor *tensor, const tsr_mxfp4_range *range, float *global, tsr_err *err)
-{
-    *global = 1;
-    if (!range->any)
-        return TSR_OK;
-    if (range->largest - range->least > BINADES)
-        return tsr_fail(err, TSR_E_VALUE,
-                        "'%s': its scales go from 2^%d to 2^%d, %d binades apart; NVFP4 can hold %d with one global "
-                        "scale, so this is not lossless",
-                        tensor->name, range->least - 127, range->largest - 127, range->largest - range->least, BINADES);
-    if (range->largest - TOP < 1)
-        return tsr_fail(err, TSR_E_VALUE, "'%s': its largest scale is 2^%d: NVFP4's global scale would be subnormal",
-                        tensor->name, range->largest - 127);
-    *global = tsr_f32_from_e8m0((uint8_t)(range->largest - TOP));
-    return TSR_OK;
-}
-
-tsr_status tsr_mxfp4_to_nvfp4(const tsr_mxfp4_rows *rows, const tsr_mxfp4_range *range, uint8_t *scales, tsr_err *err)
+tsr_status tsr_mxfp4_to_nvfp4(const tsr_mxfp4_rows *rows, uint8_t largest, uint8_t *scales, tsr_err *err)
 {
     const uint64_t groups = rows->cols / TSR_MXFP4_GROUP;
     for (uint64_t row = 0; row < rows->rows; row++) {
         for (uint64_t g = 0; g < groups; g++, scales += 2) {
             const uint8_t scale = scale_at(rows, row, g);
-            const int exponent = scale - range->largest + TOP;
+            const int exponent = scale - largest + TOP;
             if (scale == NAN_SCALE)
                 return refuse_nan_scale(rows, row, g, err);
             const bool zeros = is_zero_group(codes_at(rows, row, g));
-            const bool outside = !zeros && (!range->any || exponent > TOP || exponent < TOP - BINADES);
+            const bool outside = !zeros && (exponent > TOP || exponent < TOP - BINADES);
             if (outside && !rows->lossy)
                 return tsr_fail(err, TSR_E_VALUE,
                                 "'%s': the scale of row %llu, columns %llu and on, is 2^%d, %d binades below the "
                                 "largest beside the same global scale, 2^%d: NVFP4 holds %d, so this is not lossless",
                                 rows->tensor->name, U64(rows->row + row), U64(g * TSR_MXFP4_GROUP), scale - 127,
-                                range->largest - scale, range->largest - 127, BINADES);
+                                largest - scale, largest - 127, BINADES);
             scales[0] = scales[1] = zeros || outside ? 0x01 : tsr_e4m3_from_f32(ldexpf(1, exponent));
         }
     }
     return TSR_OK;
 }
 
-bool tsr_mxfp4_shrink(const tsr_mxfp4_rows *rows, const tsr_mxfp4_range *range, uint8_t *codes)
+void tsr_mxfp4_shrink(const tsr_mxfp4_rows *rows, uint8_t largest, uint8_t *codes)
 {
     const uint64_t groups = rows->cols / TSR_MXFP4_GROUP;
-    bool any = false;
     for (uint64_t row = 0; row < rows->rows; row++) {
         for (uint64_t g = 0; g < groups; g++) {
-            const int below = TOP - BINADES - (scale_at(rows, row, g) - range->largest + TOP);
+            const int below = TOP - BINADES - (scale_at(rows, row, g) - largest + TOP);
             uint8_t *const to = codes + row * (rows->cols / 2) + g * GROUP_BYTES;
             if (below <= 0 || is_zero_group(to))
                 continue;
-            any = true;
             for (unsigned i = 0; i < GROUP_BYTES; i++) {
                 const unsigned even = tsr_e2m1_from_f32(ldexpf(tsr_e2m1_to_f32(to[i] & 15), -below));
                 const unsigned odd = tsr_e2m1_from_f32(ldexpf(tsr_e2m1_to_f32(to[i] >> 4), -below));
@@ -219,7 +204,6 @@ bool tsr_mxfp4_shrink(const tsr_mxfp4_rows *rows, const tsr_mxfp4_range *range, 
             }
         }
     }
-    return any;
 }
 
 tsr_status tsr_nvfp4_other_global(const tsr_tensor *tensor, float global, float *other, bool *exact, tsr_err *err)

@@ -30,29 +30,18 @@ typedef struct tsr_mxfp4_rows {
  * TSR_E_VALUE: a scale is NaN, or a product is not an e4m3 value. */
 tsr_status tsr_mxfp4_to_fp8(const tsr_mxfp4_rows *band, uint64_t block, uint8_t *codes, uint8_t *tiles, tsr_err *err);
 
-/* The range of scales of groups that are not all zeros. It can be extended over several tensors that share a global
- * scale (w1 and w3), and over their rows in any order. */
-typedef struct tsr_mxfp4_range {
-    uint8_t least, largest; /* if `any` */
-    bool any;
-} tsr_mxfp4_range;
+/* Returns NVFP4's global factor (weight_scale_2), 2^(largest - 127 - 8), which maps the largest scale to 2^8. `largest`
+ * is that of the groups that are not all zeros, over all tensors that share the factor (w1 and w3), and at least 9. */
+float tsr_mxfp4_global(uint8_t largest);
 
-/* Extends *range by these rows. TSR_E_VALUE: a scale is NaN. */
-tsr_status tsr_mxfp4_find_range(const tsr_mxfp4_rows *rows, tsr_mxfp4_range *range, tsr_err *err);
-
-/* Computes NVFP4's global factor (weight_scale_2) for a range: 2^(largest - 127 - 8), which maps the largest scale to
- * 2^8; 1 if there are only zeros. TSR_E_VALUE, with `tensor`: the range spans more than the 17 binades of e4m3's powers
- * of two, or the factor would be subnormal. */
-tsr_status tsr_mxfp4_global(const tsr_tensor *tensor, const tsr_mxfp4_range *range, float *global, tsr_err *err);
-
-/* Computes the e4m3 scales of groups of 16, [rows, cols / 16], for that factor; the codes stay unchanged. The rows must
- * be included in the range. A group of zeros gets 2^-9. TSR_E_VALUE: a group is outside of the range's window. If the
+/* Computes the e4m3 scales of groups of 16, [rows, cols / 16], for that factor; the codes stay unchanged. A group of zeros
+ * gets 2^-9. TSR_E_VALUE: a scale is NaN, above `largest`, or more than 17 binades below it, e4m3's powers of two. If the
  * rows are lossy it gets 2^-9, and tsr_mxfp4_shrink must compute its codes again. */
-tsr_status tsr_mxfp4_to_nvfp4(const tsr_mxfp4_rows *rows, const tsr_mxfp4_range *range, uint8_t *scales, tsr_err *err);
+tsr_status tsr_mxfp4_to_nvfp4(const tsr_mxfp4_rows *rows, uint8_t largest, uint8_t *scales, tsr_err *err);
 
-/* Computes again, in `codes` (a copy of rows->codes), the codes of all groups below the range's window: the nearest
- * under the scale 2^-9. Returns true if there was such a group. */
-bool tsr_mxfp4_shrink(const tsr_mxfp4_rows *rows, const tsr_mxfp4_range *range, uint8_t *codes);
+/* Computes again, in `codes` (a copy of rows->codes), the codes of all groups more than 17 binades below: the nearest
+ * under the scale 2^-9. */
+void tsr_mxfp4_shrink(const tsr_mxfp4_rows *rows, uint8_t largest, uint8_t *codes);
 
 /* Returns true if E8M0 can store the scale, a power of two in 2^-127 ... 2^127. */
 bool tsr_is_e8m0(float scale);

@@ -187,15 +187,12 @@ tsr_status tsr_move_mxfp4_to_nvfp4(const tsr_moving *m, tsr_err *err)
     enum { LEAST = 9 }; /* below this exponent the global scale would be subnormal; at it, all scales fit */
     const tsr_mxfp4_rows rows = mxfp4_of(m);
     uint8_t *const scales = (uint8_t *)m->u->out_data[1] + m->row * (rows.cols / 16);
-    tsr_mxfp4_range range = {.any = true};
     int exponent;
-    float global;
     (void)frexpf(m->u->amax, &exponent); /* 2^(exponent - 1) */
-    range.largest = (uint8_t)(m->u->amax == 0 || exponent - 1 + 127 < LEAST ? LEAST : exponent - 1 + 127);
-    range.least = range.largest;
-    TSR_TRY(tsr_mxfp4_global(m->p->weight.data, &range, &global, err));
+    const uint8_t largest = (uint8_t)(m->u->amax == 0 || exponent - 1 + 127 < LEAST ? LEAST : exponent - 1 + 127);
+    const float global = tsr_mxfp4_global(largest);
     take_codes(m);
-    TSR_TRY(tsr_mxfp4_to_nvfp4(&rows, &range, scales, err));
+    TSR_TRY(tsr_mxfp4_to_nvfp4(&rows, largest, scales, err));
     if (m->row == 0) {
         const float stored = m->p->move.global_divides ? 1 / global : global;
         memcpy(m->u->out_data[2], &stored, sizeof stored);
@@ -203,6 +200,6 @@ tsr_status tsr_move_mxfp4_to_nvfp4(const tsr_moving *m, tsr_err *err)
     }
     if (!m->p->move.lossy)
         return TSR_OK;
-    (void)tsr_mxfp4_shrink(&rows, &range, m->u->out_data[0]);
+    tsr_mxfp4_shrink(&rows, largest, m->u->out_data[0]);
     return measure_nvfp4(m, global, scales, err);
 }

@@ -60,22 +60,33 @@ static tsr_status v4_to_fp8(const tsr_cpu_kernels *k, const tensor_set *in, tens
     return TSR_OK;
 }
 
+/* Returns the largest scale of the groups that are not all zeros, or the one with the global factor 1. */
+static uint8_t largest_scale(const tsr_mxfp4_rows *rows)
+{
+    uint8_t largest = 0;
+    for (size_t i = 0; i < rows->rows * rows->cols / 2; i++) {
+        const uint8_t scale = rows->scales[i * 2 / TSR_MXFP4_GROUP];
+        largest = (rows->codes[i] & 0x77) != 0 && scale > largest ? scale : largest;
+    }
+    return largest != 0 ? largest : 127 + 8;
+}
+
 static tsr_status v4_to_nvfp4(const tsr_cpu_kernels *k, const tensor_set *in, tensor_set *out, tsr_err *err)
 {
     const set_tensor *codes;
     set_tensor *scales, *global;
     tsr_mxfp4_rows all;
-    tsr_mxfp4_range range = {0};
     size_t length;
     (void)k;
     TSR_TRY(find_v4(in, &codes, &all, &length, err));
-    TSR_TRY(tsr_mxfp4_find_range(&all, &range, err));
+    const uint8_t largest = largest_scale(&all);
     TSR_TRY(copy_tensor(out, codes, length, ".weight", TSR_U8, err));
     TSR_TRY(add_tensor(out, codes->t.name, length, ".weight_scale", TSR_F8_E4M3, 2,
                        (const uint64_t[]){all.rows, all.cols / 16}, &scales, err));
     TSR_TRY(add_tensor(out, codes->t.name, length, ".weight_scale_2", TSR_F32, 0, NULL, &global, err));
-    TSR_TRY(tsr_mxfp4_global(&codes->t, &range, global->bytes, err));
-    return tsr_mxfp4_to_nvfp4(&all, &range, scales->bytes, err);
+    const float factor = tsr_mxfp4_global(largest);
+    memcpy(global->bytes, &factor, sizeof factor);
+    return tsr_mxfp4_to_nvfp4(&all, largest, scales->bytes, err);
 }
 
 /* ---- others ---- */

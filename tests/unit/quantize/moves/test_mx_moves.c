@@ -51,14 +51,14 @@ Test(mx_moves, block_fp8_has_the_window_of_each_code)
 Test(mx_moves, groups_of_negative_zeros_do_not_count)
 {
     static const uint8_t kScales[ROWS * GROUPS] = {120, 254, 119, 0};
-    uint8_t codes[ROWS * COLS / 2];
+    uint8_t codes[ROWS * COLS / 2], scales[ROWS * COLS / 16];
     const tsr_mxfp4_rows rows = rows_of(0x02, kScales, codes);
-    tsr_mxfp4_range range = {0};
     tsr_err err;
     for (unsigned g = 1; g < ROWS * GROUPS; g += 2)
         memset(codes + g * 16, g == 1 ? 0x88 : 0x80, 16);
-    cr_assert_eq(tsr_mxfp4_find_range(&rows, &range, &err), TSR_OK);
-    cr_assert(range.any && range.largest == 120 && range.least == 119, "%u ... %u", range.least, range.largest);
+    cr_assert_eq(tsr_mxfp4_to_nvfp4(&rows, 120, scales, &err), TSR_OK, "%s", err.msg);
+    for (unsigned g = 0; g < ROWS * GROUPS; g++)
+        cr_assert_eq(tsr_e4m3_to_f32(scales[2 * g]), g % 2 == 1 ? 0x1p-9f : ldexpf(1, kScales[g] - 120 + 8));
 }
 
 Test(mx_moves, nvfp4_holds_17_binades)
@@ -67,17 +67,14 @@ Test(mx_moves, nvfp4_holds_17_binades)
         const uint8_t given[ROWS * GROUPS] = {120, (uint8_t)(120 - below), 119, 110};
         uint8_t packed[ROWS * COLS / 2], scales[ROWS * COLS / 16];
         const tsr_mxfp4_rows rows = rows_of(0x0F, given, packed);
-        tsr_mxfp4_range range = {0};
-        float global;
+        const float global = tsr_mxfp4_global(120);
         tsr_err err;
-        cr_assert_eq(tsr_mxfp4_find_range(&rows, &range, &err), TSR_OK);
-        const tsr_status status = tsr_mxfp4_global(&kTensor, &range, &global, &err);
+        const tsr_status status = tsr_mxfp4_to_nvfp4(&rows, 120, scales, &err);
         cr_assert_eq(status, below <= 17 ? TSR_OK : TSR_E_VALUE);
         if (status != TSR_OK) {
-            cr_assert_not_null(strstr(err.msg, "18 binades apart"), "%s", err.msg);
+            cr_assert_not_null(strstr(err.msg, "18 binades below the largest"), "%s", err.msg);
             continue;
         }
-        cr_assert_eq(tsr_mxfp4_to_nvfp4(&rows, &range, scales, &err), TSR_OK);
         for (unsigned g = 0; g < ROWS * COLS / 16; g++)
             cr_assert_eq(tsr_e4m3_to_f32(scales[g]) * global, tsr_f32_from_e8m0(given[g / 2]));
     }
