@@ -133,8 +133,7 @@ def test_an_error_names_its_tensor(command, places, tessera, tmp_path):
     shutil.rmtree(places["BROKEN"])
     save(places["BROKEN"], {weight: np.zeros((256, 384), ml_dtypes.float8_e4m3fn), weight + "_scale_inv": np.ones((3, 2), np.float32)},
          {"model_type": "llama", "quantization_config": {"quant_method": "fp8", "activation_scheme": "dynamic", "weight_block_size": [128, 128]}})
-    got, _, err = harness.run(tessera, spell(places, command) + [word for pair in files.items() for word in pair])
-    assert got == FORMAT and "transposed" in err, err
+    err = harness.expect(tessera, spell(places, command) + [word for pair in files.items() for word in pair], FORMAT, "transposed")
     check_json(files["--json"].read_text(), FORMAT, said(err), tensor=weight)
     check_junit(files["--junit"].read_text(), said(err), weight)
     got, out, err = harness.run(tessera, ["report", files["--json"], "--json", tmp_path / "report.json", "--junit", tmp_path / "report.xml"])
@@ -214,11 +213,9 @@ def test_an_error_never_lands_in_a_source(places, tessera):
 def test_one_file_tells_that_the_other_cannot_be_written(places, tessera, tmp_path):
     """The folder is missing, or the device is full. The other file is written once and is complete."""
     junit = tmp_path / "result.xml"
-    code, _, err = harness.run(tessera, spell(places, "verify SRC --against SRC") + ["--json", tmp_path / "no/result.json", "--junit", junit])
-    assert code == IO
+    err = harness.expect(tessera, spell(places, "verify SRC --against SRC") + ["--json", tmp_path / "no/result.json", "--junit", junit], IO)
     check_junit(junit.read_text(), said(err))
-    code, _, err = harness.run(tessera, spell(places, "verify SRC --against SRC --json /dev/full") + ["--junit", junit])
-    assert code == IO
+    err = harness.expect(tessera, spell(places, "verify SRC --against SRC --json /dev/full") + ["--junit", junit], IO)
     check_junit(junit.read_text(), said(err))
     code, _, err = harness.run(tessera, spell(places, "verify SRC --against SRC --junit /dev/full") + ["--json", tmp_path / "result.json"])
     assert code == IO and json.loads((tmp_path / "result.json").read_text())["passed"]
@@ -228,8 +225,7 @@ def test_one_file_tells_that_the_other_cannot_be_written(places, tessera, tmp_pa
 def test_an_error_that_is_none_is_refused(broken, tessera, tmp_path):
     path = tmp_path / "result.json"
     path.write_text('{"schema": "tessera-verify/1", "version": "0.1.0", "error": %s}' % broken)
-    code, _, err = harness.run(tessera, ["report", path])
-    assert code == FORMAT and str(path) in err
+    harness.expect(tessera, ["report", path], FORMAT, str(path))
 
 
 def test_swapped_sides_are_told(tessera, checkpoint, quantize):

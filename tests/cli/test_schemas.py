@@ -113,8 +113,7 @@ def test_all_kinds_of_verify(made, validator, tessera, checkpoint, tmp_path):
 def test_sparse_attention(validator, tessera, tmp_path, options):
     dst = Model(q_rank=48, nope=32, rope=16, v=32, rank=128, hidden=64, indexer={"heads": 4, "kept": 12}).write(tmp_path / "m")
     path, report = tmp_path / "sparse.json", tmp_path / "report.json"
-    code, _, err = harness.run(tessera, ["verify", "mla", dst, "--sparse", "--context", "30", "--device", "cpu", "--json", path, "--quiet", *options])
-    assert code == 0, err
+    harness.succeed(tessera, ["verify", "mla", dst, "--sparse", "--context", "30", "--device", "cpu", "--json", path, "--quiet", *options])
     judged = check(validator, path)["judgements"]
     assert any(j.get("token_agreement", 0) > 0.5 for j in judged)
     assert harness.run(tessera, ["report", path, "--json", report, "--quiet"])[0] == 0
@@ -129,8 +128,7 @@ def test_a_report_against_another(made, validator, tessera, tmp_path):
     old["tensors"][1]["sqnr_db"] = None
     old["tensors"][1]["relative_error"] = 0
     old["tensors"][2]["name"] = "gone"
-    code, _, err = harness.run(tessera, ["report", made["report"][0], "--baseline", results.write(tmp_path / "old.json", old), "--json", out])
-    assert code == 1, err
+    harness.expect(tessera, ["report", made["report"][0], "--baseline", results.write(tmp_path / "old.json", old), "--json", out], 1)
     told = check(validator, out)["baseline"]
     assert told["worse"] == 2 and told["regressions"][0]["loss_db"] is None and told["disappeared"][0]["name"] == "gone"
 

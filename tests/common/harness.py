@@ -39,6 +39,16 @@ class Checks:
             print(f"FAILED {name}: {detail}" if detail else f"FAILED {name}", flush=True)
         return bool(ok)
 
+    def ends(self, name, tool, args, wanted=0, *words):
+        """Checks that a run ends with this exit code, and with all these words on stdout, or on stderr after a failure."""
+        code, out, err = run(tool, args)
+        return self.check(name, code == wanted and all(word in (err if code else out) for word in words), f"exit {code}: {err.strip()}")
+
+    def same_tree(self, name, expected, found):
+        """Checks that two directories have the same files."""
+        difference = tree_difference(expected, found)
+        return self.check(name, difference is None, difference)
+
     def finish(self):
         """Prints 'N passed, N failed' and exits: with 1 if a check failed or there was none, otherwise with 0."""
         print(f"{self.passed} passed, {self.failed} failed")
@@ -131,6 +141,13 @@ def succeed(tool, args, **limits):
     code, out, err = run(tool, args, **limits)
     assert code == 0, f"{' '.join(map(str, args))}: exit {code}\n{out}{err}"
     return out
+
+
+def expect(tool, args, wanted, *words):
+    """The same for a run that must end with another exit code and all these words on stderr. Returns its stderr."""
+    code, out, err = run(tool, args)
+    assert code == wanted and all(word in err for word in words), f"{' '.join(map(str, args))}: exit {code}\n{out}{err}"
+    return err
 
 
 def run_in(environment, tool, args, timeout=600, cpu=None):

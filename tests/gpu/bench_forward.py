@@ -68,13 +68,11 @@ def main():
     parser.add_argument("--tokens", type=int, default=TOKENS, help=f"tokens of the sequence ({TOKENS})")
     parser.add_argument("--bytes", default=BYTES, help=f"size of the model in BF16 ({BYTES}: nine layers)")
     options = parser.parse_args()
-    checks = harness.Checks()
-    with harness.temporary_directory(options.directory) as work:
+    with harness.checks_in(options.directory) as (checks, work):
         source, model = os.path.join(work, "src"), os.path.join(work, "fp8")
         harness.make_checkpoint(options.make, "bench", source, bytes=options.bytes)
         layers = json.loads(pathlib.Path(source, "config.json").read_text())["num_hidden_layers"]
-        code, _, err = harness.run(options.tessera, ["quantize", source, "-o", model, "--quiet"])
-        checks.check("quantize", code == 0, err)
+        checks.ends("quantize", options.tessera, ["quantize", source, "-o", model, "--quiet"])
         print(f"{layers} layers, {options.tokens} tokens, {os.cpu_count()} CPU cores, medians of {options.rounds}; BF16 against block FP8:")
         medians, results = compare(options, (model, "--against", source, "--count", options.tokens), layers)
         ratio = medians[1][0] / medians[2][0]
@@ -84,7 +82,6 @@ def main():
         reference = make_reference(os.path.join(work, "reference.safetensors"), source, options.tokens)
         _, results = compare(options, (source, "--reference", reference), layers)
         checks.check("two GPUs give the judgements of one, model alone", results[1]["judgements"] == results[2]["judgements"])
-    checks.finish()
 
 
 if __name__ == "__main__":

@@ -10,7 +10,6 @@ them. In BF16 the mean squares of what attention computes in the first layer are
 
 import array
 import json
-import os
 import pathlib
 import random
 import re
@@ -415,13 +414,11 @@ def distance(a, b, figures=FIGURES):
 
 def main():
     options = harness.argument_parser(__doc__.splitlines()[0]).parse_args()
-    checks = harness.Checks()
-    with harness.temporary_directory(options.directory) as work:
+    with harness.checks_in(options.directory) as (checks, work):
         for family in FAMILIES:
             src, dst = Model(family).write(pathlib.Path(work, family)), pathlib.Path(work, f"{family}-coded")
             scheme = ["mxfp4-weight-only", "--dialect", "gpt-oss"] if family == "gpt_oss" else ["fp8-block"]
-            code, _, err = harness.run(options.tessera, ["quantize", src, "-o", dst, "--quiet", "--scheme", *scheme])
-            checks.check(f"{family}: quantized", code == 0, err)
+            checks.ends(f"{family}: quantized", options.tessera, ["quantize", src, "-o", dst, "--quiet", "--scheme", *scheme])
             both = (dst, "--against", src, "--batch", 3, "--count", 50)
             for name, words, most in (("in double", ["--exact"], 1e-9), ("as served", [], 1e-2)):
                 on_cpu, on_gpu = (run(options.tessera, *both, "--device", device, *words) for device in ("cpu", "cuda"))
@@ -435,7 +432,6 @@ def main():
             check_two(checks, options.tessera, family, both, on_gpu)  # as served, as the last one was
             alone = (src, "--reference", make_reference(pathlib.Path(work, f"{family}.safetensors"), HIDDEN * (V4["hc_mult"] if family == "deepseek_v4" else 1)))
             check_two(checks, options.tessera, family, alone, run(options.tessera, *alone, "--device", "cuda"))
-    checks.finish()
 
 
 if __name__ == "__main__":

@@ -76,12 +76,10 @@ def verify(checks, tessera, name, directory, *options):
 
 def main():
     options = harness.parse_options(__doc__, full="also a layer of DeepSeek-V3's sizes")
-    checks = harness.Checks()
-    with harness.temporary_directory(options.directory) as work:
+    with harness.checks_in(options.directory) as (checks, work):
         source, small = os.path.join(work, "src"), os.path.join(work, "fp8")
         harness.make_checkpoint(options.make, "deepseek-v3", source, scale="tiny")
-        code, _, err = harness.run(options.tessera, ["quantize", source, "-o", small, "--quiet"])
-        checks.check("quantize", code == 0, err)
+        checks.ends("quantize", options.tessera, ["quantize", source, "-o", small, "--quiet"])
         found = verify(checks, options.tessera, "a tiny DeepSeek-V3", small)
         checks.check("sets of experts, in both layouts", all(any(layout in what for _, what in found) for layout in ("contiguous", "masked")),
                      sorted({what for _, what in found}))
@@ -91,10 +89,9 @@ def main():
             verify(checks, options.tessera, f"the same, scales of activations by {scaling}", small, "--scaling", scaling, "--tokens", "200")
         if options.full:
             began = time.monotonic()
-            layer = make_layer(pathlib.Path(work) / "layer")
+            layer = make_layer(work / "layer")
             print(f"written in {time.monotonic() - began:.0f} s")
             verify(checks, options.tessera, "a layer of DeepSeek-V3", layer)
-    checks.finish()
 
 
 if __name__ == "__main__":

@@ -111,22 +111,19 @@ def quantized_models(checks, options, work, schemes):
     for number, (name, scheme) in enumerate(schemes.items()):
         directory = os.path.join(work, str(number))
         scheme = [str(ranges) if word == "RANGES" else word for word in scheme]
-        code, _, err = harness.run(options.tessera, ["quantize", source, "-o", directory, "--quiet", "--scheme", *scheme])
-        if checks.check(f"{name}: quantize", code == 0, err):
+        if checks.ends(f"{name}: quantize", options.tessera, ["quantize", source, "-o", directory, "--quiet", "--scheme", *scheme]):
             models[name] = directory
     return models
 
 
 def main():
     options = harness.argument_parser(__doc__.splitlines()[0]).parse_args()
-    checks = harness.Checks()
-    with harness.temporary_directory(options.directory) as work:
+    with harness.checks_in(options.directory) as (checks, work):
         models = quantized_models(checks, options, work, {name: scheme for name, _, scheme in FORMS})
         for name, check, _ in FORMS:
             if name in models:
                 check_form(checks, options.tessera, name, check, models[name])
         check_fault(checks, options.tessera, os.path.join(work, "0"))
-    checks.finish()
 
 
 if __name__ == "__main__":

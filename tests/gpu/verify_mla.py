@@ -95,9 +95,8 @@ def check_kernels(checks, name, found, kernels, joined):
 
 def main():
     options = harness.parse_options(__doc__, full="also a layer of DeepSeek-V3's sizes")
-    checks = harness.Checks()
-    with harness.temporary_directory(options.directory) as place:
-        small, odd = make_layer(pathlib.Path(place) / "small", SMALL), make_layer(pathlib.Path(place) / "odd", ODD)
+    with harness.checks_in(options.directory) as (checks, place):
+        small, odd = make_layer(place / "small", SMALL), make_layer(place / "odd", ODD)
         first = run(options.tessera, small, "--device", "cuda")
         harness.skip_without_gpu(first.returncode, first.stderr)
         none = run(options.tessera, small, "--device", "cuda", CUDA_VISIBLE_DEVICES="")
@@ -116,7 +115,7 @@ def main():
         check_kernels(checks, name, found, both[:1], "in turn")
         checks.check(f"{name}: told", any("the fast kernel needs" in line for line in why), why)
 
-        name, sparse = "8 heads, 70 of 300 tokens", make_layer(pathlib.Path(place) / "sparse", SPARSE)
+        name, sparse = "8 heads, 70 of 300 tokens", make_layer(place / "sparse", SPARSE)
         found, _ = verify(checks, options.tessera, name, sparse, "--sparse", "--kv", "fp8", "--batch", 3, "--context", 300, **one)
         wanted = {f"{kernel}, index scores{batch}" for kernel in both for batch in ("", ", prefill")}
         wanted |= {f"{kernel}, sparse{batch}, {cache}" for kernel in both for batch in ("", " prefill") for cache in CACHES}
@@ -124,7 +123,7 @@ def main():
 
         layers = [("8 heads, 512 + 64, every GPU", small)]
         if options.full:
-            layers += [("DeepSeek-V3's sizes, every GPU", make_layer(pathlib.Path(place) / "full", FULL))]
+            layers += [("DeepSeek-V3's sizes, every GPU", make_layer(place / "full", FULL))]
         for name, layer in layers:
             found, why = verify(checks, options.tessera, name, layer, *ranks, "--batch", 4, "--context", 192)
             joined = {what.split("2 ranks ")[1].split(":")[0] for what in found if "CUDA" in what and "2 ranks" in what}
@@ -133,7 +132,6 @@ def main():
             else:
                 checks.check(f"{name}: NCCL", len(joined) == 1 and "on 2 GPUs, NCCL 2." in "".join(joined), joined)
             check_kernels(checks, name, found, both, "".join(joined))
-    checks.finish()
 
 
 if __name__ == "__main__":

@@ -50,15 +50,13 @@ def check_values(checks, tessera, name, directory):
 
 def main():
     options = harness.argument_parser(__doc__.splitlines()[0]).parse_args()
-    checks = harness.Checks()
-    with harness.temporary_directory(options.directory) as work:
+    with harness.checks_in(options.directory) as (checks, work):
         names = [" ".join(scheme[:3]) for scheme, _ in FORMS]
         models = quantized_models(checks, options, work, dict(zip(names, (scheme for scheme, _ in FORMS))))
         for name, (_, forms) in zip(names, FORMS):
             if name in models:
                 check_products(checks, options.tessera, name, forms, models[name])
                 check_values(checks, options.tessera, name, models[name])
-    checks.finish()
 
 
 if __name__ == "__main__":

@@ -142,12 +142,10 @@ def check_memory(checks, options, model):
 
 def main():
     options = harness.parse_options(__doc__)
-    checks = harness.Checks()
-    with harness.temporary_directory(options.directory) as work:
+    with harness.checks_in(options.directory) as (checks, work):
         source, model = os.path.join(work, "src"), os.path.join(work, "fp8")
         harness.make_checkpoint(options.make, "deepseek-v3", source, weights="ordinary")
-        code, _, err = harness.run(options.tessera, ["quantize", source, "-o", model, "--quiet"])
-        checks.check("quantize", code == 0, err)
+        checks.ends("quantize", options.tessera, ["quantize", source, "-o", model, "--quiet"])
         in_turn = check_in_turn(checks, options, model)
         code, out, err, _ = run(options, "forward", model, "--against", source, "--device", "cuda", "--devices", 2, "--count", 8)
         if code == 5:
@@ -158,7 +156,6 @@ def main():
             check_joined(checks, options, model, in_turn)
             check_faults(checks, options, model, work)
             check_memory(checks, options, model)
-    checks.finish()
 
 
 if __name__ == "__main__":

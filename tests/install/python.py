@@ -69,8 +69,7 @@ def schemes(checks, tessera, tool, place):
     jobs += [["convert", place / scheme, "-o", place / f"{scheme}-back", "--to", "bf16", "--dtype", "f32"] for scheme in SCHEMES]
     jobs.append(["convert", place / "fp8-block", "-o", place / "archive", "--to", "archive"])
     for job in jobs:
-        code, _, stderr = harness.run(tool, job)
-        checks.check(f"{job[0]} {job[-1]}", code == 0, stderr)
+        checks.ends(f"{job[0]} {job[-1]}", tool, job)
     for scheme in SCHEMES:
         with tessera.open(place / scheme) as made, tessera.open(place / f"{scheme}-back") as back:
             ours = tessera.quantize(x, NAME, scheme=scheme)

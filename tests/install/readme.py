@@ -109,13 +109,11 @@ def prepare(checks, options, work):
             small = {"scale": "tiny", "weights": "ordinary"} if kind == "deepseek-v3" else {}
             harness.make_checkpoint(options.make, kind, made / name, **small)
         else:
-            code, _, err = harness.run(options.tessera, [str(made / w) if w in NAMES else w for w in how.split()] + ["-o", made / name, "--quiet"])
-            checks.check(f"{name} is made", code == 0, err)
+            checks.ends(f"{name} is made", options.tessera, [str(made / w) if w in NAMES else w for w in how.split()] + ["-o", made / name, "--quiet"])
     adapters.for_base(made / "adapter", made / "model")
     (made / "prompt.txt").write_text(" ".join(map(str, range(64))))
     for name, words in (("weights", ["verify", made / "out", "--against", made / "model"]), ("gemm", ["verify", "gemm", made / "out", "--sample", 1])):
-        code, _, err = harness.run(options.tessera, [*words, "--quiet", "--json", made / f"{name}.json"])
-        checks.check(f"{name}.json is made", code == 0, err)
+        checks.ends(f"{name}.json is made", options.tessera, [*words, "--quiet", "--json", made / f"{name}.json"])
     code, _, err = harness.run(options.tessera, ["calibrate", made / "model", "--tokens", made / "prompt.txt", "-o", made / "stats.safetensors", "--quiet"])
     checks.check("stats.safetensors is made", code == 0, err)
     jobs = [("fp8", ["quantize", "model", "-o", "job"]), ("check", ["verify", "job", "--against", "model"])]

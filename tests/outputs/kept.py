@@ -86,8 +86,7 @@ def check_journals(checks, model, place):
     shutil.copy(KEPT / "journal", moved / ".tessera/journal")
     version = (KEPT / "journal").read_text().split()[1]
     if version != model.run("--version").split()[1]:
-        code, _, err = harness.run(model.tool, [*map(str, model.words), str(moved)])
-        checks.check("another version refuses to resume", code == 3 and f"begun by version {version}" in err, err)
+        checks.ends("another version refuses to resume", model.tool, [*map(str, model.words), str(moved)], 3, f"begun by version {version}")
         return
     checks.check("its finished output is verified, not made again", "complete already" in model.run(*model.words, moved))
     lines = (KEPT / "journal").read_text().splitlines(keepends=True)

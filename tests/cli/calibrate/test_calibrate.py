@@ -255,8 +255,7 @@ def test_a_state_of_another_run(tmp_path, tessera):
         harness.kill_after([tessera, *map(str, words)], delay)
         out.unlink(missing_ok=True)
         delay *= 0.9
-    code, _, err = harness.run(tessera, [*words, "--hessians"])
-    assert code == 2 and "begun with another model" in err and "remove the folder to start over" in err
+    harness.expect(tessera, [*words, "--hessians"], 2, "begun with another model", "remove the folder to start over")
     data = bytearray(progress.read_bytes())
     data[100] ^= 1
     progress.write_bytes(data)
@@ -291,8 +290,7 @@ def test_refusals(tmp_path, tessera, words, code, message):
               "OLD": tmp_path / "old.safetensors", "NONE": tmp_path / "none.txt"}
     places["OLD"].write_bytes(b"kept")
     place = lambda text: "".join(str(places[p]) if p in places else p for p in text.partition("/"))
-    got, _, err = harness.run(tessera, ["calibrate", *(place(w) for w in words), *(["--device", "cpu"] if len(words) > 3 else [])])
-    assert got == code and place(message) in err, err
+    harness.expect(tessera, ["calibrate", *(place(w) for w in words), *(["--device", "cpu"] if len(words) > 3 else [])], code, place(message))
     assert not places["OUT"].exists() and places["OLD"].read_bytes() == b"kept"
 
 

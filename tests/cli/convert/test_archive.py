@@ -190,14 +190,12 @@ def test_inspect_says_the_same_of_an_archive(checkpoint, run, tessera, options):
     assert told[0] == told[1]
     harness.succeed(tessera, ["inspect", packed])
     name = "model.layers.0.self_attn.o_proj.weight"
-    code, out, err = harness.run(tessera, ["inspect", f"{packed}:{name}"])
-    assert code == 0 and name in out, out + err
+    assert name in harness.succeed(tessera, ["inspect", f"{packed}:{name}"])
 
 
 def test_diff_finds_nothing(checkpoint, run, tessera):
     src = checkpoint("deepseek-v3")
-    code, out, err = harness.run(tessera, ["diff", src, archive(run, src, "--shuffle")])
-    assert code == 0 and " 0 differ" in out, out + err
+    assert " 0 differ" in harness.succeed(tessera, ["diff", src, archive(run, src, "--shuffle")])
 
 
 def test_reads_one_file_alone(checkpoint, run):
@@ -254,10 +252,7 @@ def test_large_tensors_are_cut_and_the_same_for_any_threads(run, tmp_path):
 
 
 def refused(tessera, src, dst, *words, code=3, to="safetensors", options=()):
-    got, _, err = harness.run(tessera, ["convert", src, "-o", dst, "--to", to, *options])
-    assert got == code, err
-    for word in words:
-        assert word in err, err
+    harness.expect(tessera, ["convert", src, "-o", dst, "--to", to, *options], code, *words)
 
 
 def test_refuses_what_is_damaged_or_foreign(checkpoint, run, tessera, tmp_path):
@@ -270,8 +265,7 @@ def test_refuses_what_is_damaged_or_foreign(checkpoint, run, tessera, tmp_path):
     refused(tessera, packed, dst, first.name, "offset", "damaged")
     # Workers that wait for their turn to append must learn that it will not come.
     refused(tessera, packed, tmp_path / "again", first.name, "damaged", to="archive", options=["--threads", "6"])
-    got, _, err = harness.run(tessera, ["quantize", packed, "-o", tmp_path / "quantized"])
-    assert got == 3 and "'model." in err and first.name in err, err
+    harness.expect(tessera, ["quantize", packed, "-o", tmp_path / "quantized"], 3, "'model.", first.name)
     shutil.rmtree(dst)
     first.write_bytes(whole[:-1])
     refused(tessera, packed, dst, first.name, "cut off")

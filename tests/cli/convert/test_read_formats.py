@@ -174,8 +174,7 @@ def test_inspect_counts_values_and_names_the_kind(tmp_path, tessera, name):
     stored = sum(len(data) for _, _, data in module.tensors.values())
     assert row["bits_a_value"] == pytest.approx(8 * stored / module.values.size, rel=1e-5)
     one = next(iter(module.tensors))
-    code, out, err = harness.run(tessera, ["inspect", f"{src}:{one}"])
-    assert code == 0 and kind in out, out + err
+    assert kind in harness.succeed(tessera, ["inspect", f"{src}:{one}"])
 
 
 # ---- several kinds ----

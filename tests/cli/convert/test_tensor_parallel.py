@@ -207,8 +207,7 @@ def test_ranks_of_convert_py_are_read(sources, convert, refuse, tmp_path, tesser
     back = convert(ranks, "--from", "deepseek-mp", "--config", str(src / "config.json"))
     same_tensors(without_mtp(src)[1], load(back))
     for command in (["inspect", ranks], ["diff", src, ranks], ["verify", ranks, "--against", src]):
-        code, _, err = harness.run(tessera, command)
-        assert code == 3 and "--from deepseek-mp" in err, err
+        harness.expect(tessera, command, 3, "--from deepseek-mp")
     other = json.loads((src / "config.json").read_text())
     for change, words in (({"num_hidden_layers": other["num_hidden_layers"] + 1}, "attn_norm.weight"),
                           ({"n_routed_experts": 16}, "n_routed_experts 16"),
@@ -261,12 +260,10 @@ def test_only_deepseeks_blocks(tessera, sources, refuse, tmp_path):
 
 def test_a_rank_is_not_judged_as_if_it_were_to_be_cut_again(tessera, sources, convert):
     ranks = convert(sources("llama", False), "--to", "tp", "--tp", "2")
-    code, out, err = harness.run(tessera, ["inspect", ranks / "rank-1"])
-    assert code == 0 and "rank 1 of 2" in out, out + err
+    assert "rank 1 of 2" in harness.succeed(tessera, ["inspect", ranks / "rank-1"])
     code, out, _ = harness.run(tessera, ["inspect", ranks / "rank-1", "--json", "-", "--quiet"])
     assert json.loads(out)["rank"] == {"rank": 1, "ranks": 2}
-    code, _, err = harness.run(tessera, ["inspect", ranks / "rank-1", "--can-load", "vllm", "--tp", "2"])
-    assert code == 3 and "rank 1 of 2" in err and "--merge" in err, err
+    harness.expect(tessera, ["inspect", ranks / "rank-1", "--can-load", "vllm", "--tp", "2"], 3, "rank 1 of 2", "--merge")
 
 
 def test_diff_names_the_ranks_that_it_compares(tessera, sources, convert):
@@ -463,8 +460,7 @@ def test_merging_what_does_not_belong_together(tmp_path, tessera, sources, conve
     refuse(other, 3, tensor, "not ranks of one cut", options=("--merge",))
     one_bit = lambda dtype, shape, data: (dtype, shape, bytes([data[0] ^ 1]) + data[1:])
     flipped, name = changed("flipped", "input_layernorm.weight", one_bit)
-    code, _, err = harness.run(tessera, ["convert", flipped, "-o", tmp_path / "m", "--merge"])
-    assert code == 3 and name in err and "ranks 0 and 1" in err, err
+    harness.expect(tessera, ["convert", flipped, "-o", tmp_path / "m", "--merge"], 3, name, "ranks 0 and 1")
 
 
 def rename_shard(name):
@@ -491,6 +487,5 @@ def test_names_of_a_manifest_are_those_of_shards(tmp_path, tessera, sources, con
     assert [shard["name"] for shard in manifest["shards"]] == ["model.safetensors"]
     change(manifest)
     path.write_text(json.dumps(manifest))
-    code, _, err = harness.run(tessera, ["convert", dst, "-o", tmp_path / "whole", "--merge"])
-    assert code == 3 and word in err, err
+    harness.expect(tessera, ["convert", dst, "-o", tmp_path / "whole", "--merge"], 3, word)
     assert not [p for p in (tmp_path / "whole").rglob("*") if p.is_file() and ".tessera" not in p.parts]

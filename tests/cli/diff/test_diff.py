@@ -192,8 +192,7 @@ def test_negative_zero_is_zero(diff, tmp_path):
 def test_a_block_size_that_is_not_stated(tessera, diff, tmp_path):
     codes, scales = powers(np.random.default_rng(1))
     fp8 = write(tmp_path / "fp8", {W: codes, W + "_scale_inv": scales})
-    code, _, err = harness.run(tessera, ["diff", fp8, fp8])
-    assert code == 2 and "--source-block 128x128" in err
+    harness.expect(tessera, ["diff", fp8, fp8], 2, "--source-block 128x128")
     assert diff(fp8, fp8, "--source-block", "128x128")[0] == 0
 
 
@@ -389,5 +388,4 @@ def test_a_description_that_is_malformed_is_refused(name, said, text, tmp_path, 
     assert [harness.run(tessera, command)[0] for command in commands] == [0, 0, 0]
     (b / name).write_text(text)
     for command in commands:
-        code, out, err = harness.run(tessera, command)
-        assert code == 3 and f"b/{name}: " in err and ("not valid JSON" if text == "{" else said) in err, out + err
+        harness.expect(tessera, command, 3, f"b/{name}: ", "not valid JSON" if text == "{" else said)

@@ -172,10 +172,8 @@ def test_a_second_run_verifies(fold, tessera, tmp_path):
     m = outliers(Whole("llama"))
     src, dst, _, stats, _ = fold(m)
     words = ["fold", src, "-o", dst, "--importance", stats, "--scheme"]
-    code, out, err = harness.run(tessera, [*words, SCHEME])
-    assert code == 0 and "already complete" in out, out + err
-    code, out, err = harness.run(tessera, [*words, "nvfp4-weight-only"])
-    assert code == 2 and str(dst) in err
+    assert "already complete" in harness.succeed(tessera, [*words, SCHEME])
+    harness.expect(tessera, [*words, "nvfp4-weight-only"], 2, str(dst))
 
 
 def test_refusals(tmp_path, tessera, fold, quantize):
@@ -183,8 +181,7 @@ def test_refusals(tmp_path, tessera, fold, quantize):
     src, _, _, stats, _ = fold(m)
 
     def refused(code, words, source, *options):
-        got, out, err = harness.run(tessera, ["fold", source, "-o", tmp_path / "no", "--importance", stats, *options])
-        assert got == code and words in err, out + err
+        harness.expect(tessera, ["fold", source, "-o", tmp_path / "no", "--importance", stats, *options], code, words)
     refused(3, "'model.layers.1.mlp.extra.weight' is not a tensor", write(tmp_path / "more", m.tensors | {"model.layers.1.mlp.extra.weight": m.tensors["model.norm.weight"]}, m.config))
     for family in ("gemma2", "gpt_oss"):
         other = Whole(family)
@@ -192,12 +189,10 @@ def test_refusals(tmp_path, tessera, fold, quantize):
     refused(3, "already quantized", quantize(src, "--scheme", "int8-weight-only"))
     refused(2, "int5", src, "--scheme", "int5")
     refused(2, "name the scheme", src, "--scheme", "keep")
-    got, _, err = harness.run(tessera, ["fold", src, "-o", tmp_path / "no"])
-    assert got == 2 and "--importance FILE" in err
+    harness.expect(tessera, ["fold", src, "-o", tmp_path / "no"], 2, "--importance FILE")
     nothing = tmp_path / "nothing.json"
     nothing.write_text(json.dumps({"model.layers.9.mlp.up_proj": {"input_mean_square": [1.0] * 64}}))
-    got, _, err = harness.run(tessera, ["fold", src, "-o", tmp_path / "no", "--importance", nothing])
-    assert got == 3 and "no data for any layer" in err
+    harness.expect(tessera, ["fold", src, "-o", tmp_path / "no", "--importance", nothing], 3, "no data for any layer")
 
 
 def test_a_product_that_is_not_exact_is_refused(fold, tmp_path, tessera):

@@ -381,5 +381,4 @@ def test_the_first_row_of_a_condition_is_listed(tessera):
 
 @pytest.mark.parametrize("words", [["M", "--loaders", "llama"], ["--loaders", "llama", "--can-load", "all"]])
 def test_loaders_takes_no_checkpoint(words, tessera, tmp_path):
-    code, _, err = harness.run(tessera, ["inspect", *[str(tmp_path) if word == "M" else word for word in words]])
-    assert code == 2 and "--loaders takes a model_type" in err
+    harness.expect(tessera, ["inspect", *[str(tmp_path) if word == "M" else word for word in words]], 2, "--loaders takes a model_type")

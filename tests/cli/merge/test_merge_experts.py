@@ -94,8 +94,7 @@ SQUARE = {MODULE: pair(HIDDEN, HIDDEN, 1)}
 ])
 def test_refusals(tmp_path, tessera, pairs, targets, inner, words):
     base, _ = model(tmp_path / "base", inner=inner)
-    code, _, err = harness.run(tessera, ["merge", base, parameters(tmp_path / "lora", pairs, targets), "-o", tmp_path / "dst"])
-    assert code == 3 and all(word in err for word in words), err
+    harness.expect(tessera, ["merge", base, parameters(tmp_path / "lora", pairs, targets), "-o", tmp_path / "dst"], 3, *words)
 
 
 def test_square_experts_of_a_family_that_turns_them(tmp_path, tessera):

@@ -22,10 +22,7 @@ def refused(tessera, base, tmp_path):
     """Returns refused(code, adapter, *words): the merge exits with this code and all these words, and writes no weights."""
 
     def run(code, adapter, *words, src=base):
-        got, out, err = harness.run(tessera, ["merge", src, adapter, "-o", tmp_path / "dst"])
-        assert got == code, out + err
-        for word in words:
-            assert word in err, err
+        harness.expect(tessera, ["merge", src, adapter, "-o", tmp_path / "dst"], code, *words)
         assert not (tmp_path / "dst" / "config.json").exists()
 
     return run
@@ -148,14 +145,10 @@ def test_folders(refused, tmp_path, base, tessera):
     (adapter / "adapter_model.safetensors").rename(adapter / "adapter_model.bin")
     refused(3, adapter, "no adapter_model.safetensors in it")
     refused(3, tmp_path / "absent", "no adapter_config.json in it")
-    code, _, err = harness.run(tessera, ["merge", base, "-o", tmp_path / "dst"])
-    assert code == 2 and "no adapter given: tessera merge BASE LORA -o DST" in err
-    code, _, err = harness.run(tessera, ["merge", "-o", tmp_path / "dst"])
-    assert code == 2 and "no checkpoint given: tessera merge BASE LORA -o DST" in err
-    code, _, err = harness.run(tessera, ["merge", base, adapter])
-    assert code == 2 and "no output directory given: tessera merge BASE LORA -o DST" in err
-    code, _, err = harness.run(tessera, ["merge", base, adapter, "-o", adapter / "dst"])
-    assert code == 2, err
+    harness.expect(tessera, ["merge", base, "-o", tmp_path / "dst"], 2, "no adapter given: tessera merge BASE LORA -o DST")
+    harness.expect(tessera, ["merge", "-o", tmp_path / "dst"], 2, "no checkpoint given: tessera merge BASE LORA -o DST")
+    harness.expect(tessera, ["merge", base, adapter], 2, "no output directory given: tessera merge BASE LORA -o DST")
+    harness.expect(tessera, ["merge", base, adapter, "-o", adapter / "dst"], 2)
 
 
 def test_an_adapter_as_the_base(refused, tmp_path):

@@ -203,8 +203,7 @@ def test_it_is_made_again_and_archived_and_not_copied_elsewhere(maker, quantize,
         (dst / block_file.NAME).unlink()
         if damage is not None:
             (dst / block_file.NAME).write_bytes(damage)
-        code, out, err = harness.run(tessera, ["quantize", src, "-o", dst])
-        assert code == 0 and "complete" in out, out + err
+        assert "complete" in harness.succeed(tessera, ["quantize", src, "-o", dst])
         assert (dst / block_file.NAME).read_bytes() == whole
     archive = convert(dst, "--to", "archive")
     assert (archive / block_file.NAME).read_bytes() == whole and block_file.said(archive) == block_file.said(dst)

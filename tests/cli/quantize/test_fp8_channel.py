@@ -68,16 +68,14 @@ def test_least_squares_and_threads(tmp_path, quantize, scale_dtype):
 
 def test_f16_scales_are_refused(tmp_path, tessera):
     src, _ = model(tmp_path / "src")
-    code, _, err = harness.run(tessera, ["quantize", src, "-o", tmp_path / "out", "--scheme", "fp8-channel", "--scale-dtype", "f16"])
-    assert code == 2 and "f32 or bf16" in err, err
+    harness.expect(tessera, ["quantize", src, "-o", tmp_path / "out", "--scheme", "fp8-channel", "--scale-dtype", "f16"], 2, "f32 or bf16")
 
 
 def test_nan_is_refused_with_its_place(tmp_path, tessera):
     w = np.ones((4, 64), BF16)
     w[2, 17] = np.nan
     src = make(tmp_path / "src", {"model.safetensors": {UP: w}}, quantization=None)
-    code, _, err = harness.run(tessera, ["quantize", src, "-o", tmp_path / "out", "--scheme", "fp8-channel"])
-    assert code == 3 and "NaN at [2, 17]" in err, err
+    harness.expect(tessera, ["quantize", src, "-o", tmp_path / "out", "--scheme", "fp8-channel"], 3, "NaN at [2, 17]")
 
 
 def test_blocks_of_128_are_made_of_it(tmp_path, tessera, quantize, convert):

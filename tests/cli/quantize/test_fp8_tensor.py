@@ -166,8 +166,7 @@ def test_blocks_beside_it_are_refused(tmp_path, tessera):
     src, _ = mx.model(tmp_path / "src")
     rules = tmp_path / "rules.json"
     rules.write_text(json.dumps({"rules": [{"match": "*.self_attn.*", "scheme": "fp8-tensor"}, {"match": "*", "scheme": "fp8-block"}]}))
-    code, _, err = harness.run(tessera, ["quantize", src, "-o", tmp_path / "out", "--rules", rules])
-    assert code == 3 and "fp8-block and fp8-tensor cannot be mixed" in err, err
+    harness.expect(tessera, ["quantize", src, "-o", tmp_path / "out", "--rules", rules], 3, "fp8-block and fp8-tensor cannot be mixed")
 
 
 def test_zeros_and_tiny_weights(tmp_path, quantize):

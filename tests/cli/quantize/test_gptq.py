@@ -129,8 +129,7 @@ def test_refusals(calibrated, tessera, tmp_path):
             (["--scheme", "nvfp4-weight-only", "--method", "gptq", "--importance", odd], 3, "is not F32 of shape [channels, channels]"),
             (["--scheme", "nvfp4-weight-only", "--method", "gptq", "--importance", damaged], 3, f"'{name}' is not a mean of x x^T")]:
         dst = tmp_path / "refused"
-        got, _, err = harness.run(tessera, ["quantize", src, "-o", dst, *words])
-        assert got == code and message in err, err
+        harness.expect(tessera, ["quantize", src, "-o", dst, *words], code, message)
         assert not (dst / "config.json").exists()
 
 
@@ -145,5 +144,4 @@ def test_verify_knows_the_method(calibrated, tessera, tmp_path):
     harness.succeed(tessera, following.split())
     code, out, err = harness.run(tessera, following.split()[:-2])
     assert code == 1 and "codes are not the nearest" in out and "give it to verify" in out
-    code, _, err = harness.run(tessera, [*following.split(), "--max-misrounded", "5"])
-    assert code == 2 and "--max-misrounded" in err
+    harness.expect(tessera, [*following.split(), "--max-misrounded", "5"], 2, "--max-misrounded")

@@ -233,5 +233,4 @@ def test_options(tessera, tmp_path):
     path = files.gguf(tmp_path / "i.gguf", {"blk.0.ffn_up": np.ones(256)})
     for words, message in ((["quantize", src, "--scales", "mse"], "which it ignores; use --scales best"),
                            (["convert", src, "--to", "fp8-block"], "--importance cannot be combined with --to fp8-block")):
-        code, _, err = harness.run(tessera, [*words, "-o", tmp_path / "dst", "--importance", path])
-        assert code == 2 and message in err, err
+        harness.expect(tessera, [*words, "-o", tmp_path / "dst", "--importance", path], 2, message)

@@ -95,8 +95,7 @@ def test_w4afp8_has_the_codes_of_int4_and_fp8_inputs(tmp_path, quantize, convert
 def test_w4afp8_needs_groups_of_128(tmp_path, quantize, tessera):
     src, _ = model(tmp_path / "src")
     groups = quantize(src, "--scheme", "int4-weight-only", "--group-size", "32")
-    code, _, err = harness.run(tessera, ["convert", groups, "-o", tmp_path / "out", "--to", "w4afp8"])
-    assert code == 2 and "its groups differ from those of the target" in err, err
+    harness.expect(tessera, ["convert", groups, "-o", tmp_path / "out", "--to", "w4afp8"], 2, "its groups differ from those of the target")
     code, _, err = harness.run(tessera, ["quantize", src, "-o", tmp_path / "out", "--scheme", "w4afp8", "--group-size", "32"])
     assert code == 2 and "--group-size cannot be combined with --scheme w4afp8" in err, err
 
@@ -179,8 +178,7 @@ REFUSED = [
 @pytest.mark.parametrize("options,shape,expected,words", REFUSED)
 def test_refusals(tmp_path, tessera, options, shape, expected, words):
     src = make(tmp_path / "src", {"model.safetensors": {UP: np.ones(shape, BF16)}}, quantization=None)
-    code, _, err = harness.run(tessera, ["quantize", src, "-o", tmp_path / "out", "--scheme", *options])
-    assert code == expected and all(word in err for word in words), err
+    harness.expect(tessera, ["quantize", src, "-o", tmp_path / "out", "--scheme", *options], expected, *words)
     assert not (tmp_path / "out" / "config.json").exists()
 
 
@@ -192,8 +190,7 @@ def test_scales_at_the_end_of_their_range(tmp_path, tessera, quantize):
     scale = read(dst / "model.safetensors")[UP + "_scale"].astype(np.float64)
     assert np.isfinite(scale).all() and scale[0, 0] == pytest.approx(6e38 / 15, rel=0.01)
     for command in (["quantize", "--scheme", "int8-weight-only"], ["convert", "--to", "fastertransformer", "--arch", "sm70"]):
-        code, _, err = harness.run(tessera, [command[0], src, "-o", tmp_path / command[0], *command[1:], "--scale-dtype", "f16"])
-        assert code == 3 and "F16" in err and "--scale-dtype" in err, err
+        harness.expect(tessera, [command[0], src, "-o", tmp_path / command[0], *command[1:], "--scale-dtype", "f16"], 3, "F16", "--scale-dtype")
 
 
 @pytest.mark.parametrize("size", ["1GB", "1KB"])

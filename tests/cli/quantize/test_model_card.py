@@ -115,5 +115,4 @@ def test_a_single_file_has_no_card(tmp_path, quantize):
 
 def test_refusals(tmp_path, tessera):
     src = source(tmp_path / "src")
-    code, _, err = harness.run(tessera, ["convert", src, "-o", tmp_path / "dst", "--to", "archive", "--no-card"])
-    assert code == 2 and "--no-card cannot be combined with --to archive" in err, err
+    harness.expect(tessera, ["convert", src, "-o", tmp_path / "dst", "--to", "archive", "--no-card"], 2, "--no-card cannot be combined with --to archive")

@@ -141,8 +141,7 @@ def test_read_back(scheme, dialect, made, convert, tessera, tmp_path):
         wanted = mx.decoded(coded, module, scheme, dialect).astype(np.float32).astype(BF16)
         assert np.array_equal(values[f"{module}.weight"].astype(np.float32), wanted.astype(np.float32)), module
     for command, exit_code in ((["inspect", dst], 0), (["diff", src, dst], 1), (["verify", dst, "--against", src], 0)):
-        code, out, err = harness.run(tessera, command)
-        assert code == exit_code, out + err
+        harness.expect(tessera, command, exit_code)
 
 
 # ---- configuration ----
@@ -265,8 +264,7 @@ def test_dialects_that_nobody_reads(scheme, dialect, tessera, tmp_path):
 ])
 def test_usage(options, words, tessera, tmp_path):
     src, _ = mx.model(tmp_path / "src")
-    code, _, err = harness.run(tessera, ["quantize", src, "-o", tmp_path / "d", *options])
-    assert code == 2 and words in err, err
+    harness.expect(tessera, ["quantize", src, "-o", tmp_path / "d", *options], 2, words)
 
 
 def test_ranges(tessera, tmp_path):
@@ -292,8 +290,7 @@ def test_no_number(scheme, value, word, tessera, tmp_path):
     w[17, 33] = value
     name = "model.layers.0.mlp.up_proj.weight"
     src = save(tmp_path / "src", {name: w, "model.layers.0.mlp.gate_proj.weight": random_weight((64, 64)).astype(BF16)})
-    code, _, err = harness.run(tessera, ["quantize", src, "-o", tmp_path / "d", "--scheme", scheme])
-    assert code == 3 and f"'{name}': {word} at [17, 33]" in err and "model.safetensors" in err, err
+    harness.expect(tessera, ["quantize", src, "-o", tmp_path / "d", "--scheme", scheme], 3, f"'{name}': {word} at [17, 33]", "model.safetensors")
     assert not (tmp_path / "d" / "config.json").exists()
 
 

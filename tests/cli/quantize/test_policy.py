@@ -76,8 +76,7 @@ GPT_OSS = {"model.layers.0.mlp.experts.gate_up_proj": (2, 256, 512), "model.embe
 
 
 def assert_refused(tessera, src, dst, command, *words):
-    code, out, err = harness.run(tessera, [*command[:1], src, "-o", dst, *command[1:]])
-    assert code == 1 and all(word in err for word in ("nothing to quantize", *words)), f"{code}\n{out}{err}"
+    harness.expect(tessera, [*command[:1], src, "-o", dst, *command[1:]], 1, "nothing to quantize", *words)
     assert not dst.exists()
 
 

@@ -164,5 +164,4 @@ def test_what_cannot_be_compared(compare, old, tessera, tmp_path):
     for words, said in ((["--baseline", new, new], "--baseline"), (["--max-regression", "1"], "--baseline OLD.json"),
                         (["--baseline", new, "--max-regression", "much"], "'much' is not a number of dB"),
                         (["--baseline", new, "--max-regression", "-1"], "--max-regression"), (["--baseline", new, "--csv", new], "is a file of")):
-        code, _, err = harness.run(tessera, ["report", new, *words])
-        assert code == 2 and said in err, err
+        harness.expect(tessera, ["report", new, *words], 2, said)

@@ -137,8 +137,7 @@ def faulty(tessera, tmp_path_factory):
         path = folder / f"{fault}.json"
         # verify refuses a weight without its scale, because its values are unknown; inspect describes it.
         args = ["inspect", made[fault]] if fault == "missing" else ["verify", made[fault], "--against", made["source"]]
-        code, _, err = harness.run(tessera, [*args, "--json", path])
-        assert code == 1, err
+        harness.expect(tessera, [*args, "--json", path], 1)
         found[fault] = path, where[fault], words
     return found
 
@@ -178,8 +177,7 @@ def test_a_block_of_nan_is_the_worst(tmp_path, tessera, faulty, report):
     with open(shard, "r+b") as f:
         f.seek(start + entries[name]["data_offsets"][0])
         f.write(b"\x7f")  # NaN in e4m3
-    code, _, err = harness.run(tessera, ["verify", damaged, "--against", faulty["made"]["source"], "--json", tmp_path / "v.json"])
-    assert code == 1, err
+    harness.expect(tessera, ["verify", damaged, "--against", faulty["made"]["source"], "--json", tmp_path / "v.json"], 1)
     _, files, out = report(tmp_path / "v.json")
     assert re.search(rf"worst blocks\n +lost +lost +{re.escape(name)}\n", out), out
     assert re.search(rf"worst block[^\n]*\n[^\n]*\n\| `{re.escape(name)}` \| all lost \| all lost \|", files["markdown"])
@@ -280,8 +278,7 @@ def test_a_checkpoint_is_accepted_for_its_report(made, tessera, tmp_path):
     assert one == other and one[0] == 0
     code, _, err = harness.run(tessera, ["report", path, "--baseline", path.parent, "--quiet"])
     assert (code, err) == (0, "")
-    code, _, err = harness.run(tessera, ["report", tmp_path])
-    assert code == 2 and "quantization_report.json" in err
+    harness.expect(tessera, ["report", tmp_path], 2, "quantization_report.json")
 
 
 def test_stdout_has_one_report_and_no_summary(made, tessera):
@@ -290,7 +287,5 @@ def test_stdout_has_one_report_and_no_summary(made, tessera):
         code, out, err = harness.run(tessera, ["report", path, f"--{form}", "-"])
         assert code == 0 and err == "" and out and "limits: " not in out.splitlines()[0]
         assert out.startswith({"markdown": "###", "csv": "result,", "junit": "<?xml", "json": "{"}[form])
-    code, _, err = harness.run(tessera, ["report", path, "--csv", "-", "--json", "-"])
-    assert code == 2 and "--csv" in err and "--json" in err
-    code, _, err = harness.run(tessera, ["report", path, "--csv", path])
-    assert code == 2 and str(path) in err
+    harness.expect(tessera, ["report", path, "--csv", "-", "--json", "-"], 2, "--csv", "--json")
+    harness.expect(tessera, ["report", path, "--csv", path], 2, str(path))

@@ -207,13 +207,11 @@ def test_refusals(tmp_path, tessera, source, quantize):
             (source[0], ("--threads", "0"), 2, "at least 1"),
             (source[0], ("--memory", "10kB"), 4, "one thread needs"),
             (tmp_path / "absent", (), 3, "absent")]:
-        code, _, err = harness.run(tessera, ["compare-schemes", src, *options])
-        assert code == expected and word in err, err
+        harness.expect(tessera, ["compare-schemes", src, *options], expected, word)
     w = np.ones((4, 64), BF16)
     w[2, 17] = np.inf
     bad = make(tmp_path / "bad", {"model.safetensors": {UP: w}}, quantization=None)
-    code, _, err = harness.run(tessera, ["compare-schemes", bad])
-    assert code == 3 and "Inf at [2, 17]" in err, err
+    harness.expect(tessera, ["compare-schemes", bad], 3, "Inf at [2, 17]")
 
 
 def test_what_readers_would_find_infinite_is_not_taken(tmp_path, tessera):

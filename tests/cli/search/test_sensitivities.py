@@ -124,8 +124,7 @@ def test_plans_take_the_file(tmp_path, tessera, probe, measure):
                 assert o["error"] == pytest.approx(probe_group["kl_mean_nats"], rel=1e-6)
     importance = tmp_path / "importance.json"
     importance.write_text(json.dumps({"model.layers.0.mlp.down_proj": {"input_mean_square": [1.0] * 96}}))
-    code, _, err = harness.run(tessera, ["plan-schemes", src, "--bits", "7", "--sensitivity", path, "--importance", importance])
-    assert code == 2 and "without --importance" in err
+    harness.expect(tessera, ["plan-schemes", src, "--bits", "7", "--sensitivity", path, "--importance", importance], 2, "without --importance")
 
 
 def test_groups_without_a_measurement_get_the_median(tmp_path, tessera, probe, measure):
@@ -144,8 +143,7 @@ def test_refusals(tmp_path, tessera, probe, measure, quantize):
     m, src, dst, _, tokens = probe("llama")
 
     def refused(code, words, *arguments):
-        got, out, err = harness.run(tessera, ["sensitivities", *arguments, "-o", tmp_path / "x.json", "--device", "cpu"])
-        assert got == code and words in err, out + err
+        harness.expect(tessera, ["sensitivities", *arguments, "-o", tmp_path / "x.json", "--device", "cpu"], code, words)
         assert not (tmp_path / "x.json").exists()
 
     refused(2, "no quantized checkpoint given", src, "--tokens", tokens)
@@ -163,5 +161,4 @@ def test_refusals(tmp_path, tessera, probe, measure, quantize):
     path, got, _ = measure(src, dst, tokens)
     for change in ({"schema": "tessera-rules/1"}, {"groups": []}, {"otherwise": None}, {"groups": [{"match": ["a"]}]}):
         path.write_text(json.dumps(got | change))
-        code, _, err = harness.run(tessera, ["plan-schemes", src, "--bits", "6", "--sensitivity", path])
-        assert code == 3 and str(path) in err, err
+        harness.expect(tessera, ["plan-schemes", src, "--bits", "6", "--sensitivity", path], 3, str(path))

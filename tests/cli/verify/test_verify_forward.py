@@ -128,8 +128,7 @@ def test_divergence_layer_by_layer(tmp_path, verify, tessera):
     _, out, _ = harness.run(tessera, ["verify", "forward", b, "--against", a, "--tokens", tmp_path / "t.txt", "--kl-by-layer", "--exact"])
     shown = [line.split()[-1] for line in out.splitlines() if line.startswith("model.layers.")]
     assert shown == [f"{found[f'model.layers.{layer}', 'stream of hidden states']['kl_mean_nats']:.3g}" for layer in range(LAYERS)]
-    code, _, err = harness.run(tessera, ["verify", "forward", b, "--reference", a, "--kl-by-layer"])
-    assert code == 2 and "--kl-by-layer" in err
+    harness.expect(tessera, ["verify", "forward", b, "--reference", a, "--kl-by-layer"], 2, "--kl-by-layer")
 
 
 @pytest.mark.parametrize("options", [("--max-kl", "1e-6"), ("--min-top1", "1.01")])
@@ -216,8 +215,7 @@ def test_no_bit_depends_on_the_number_of_devices(tmp_path, tessera, quantize, fa
         assert result["devices"] == n and result["judgements"] == one["judgements"]
         assert result["activation_bytes"] > one["activation_bytes"]  # that of tokens, on each device that took a share
     for n in ("0", "17"):
-        code, _, err = harness.run(tessera, [*words, "--devices", n])
-        assert code == 2 and "--devices: from 1 to 16" in err
+        harness.expect(tessera, [*words, "--devices", n], 2, "--devices: from 1 to 16")
 
 
 @pytest.mark.parametrize("scheme", [("fp8-block",), ("int8-weight-only",), ("int4-weight-only", "--group-size", "32")])
@@ -310,16 +308,14 @@ def test_refusals(tmp_path, tessera, arguments, config, code, words):
     for name, text in (("bad", "1 2\n3 97\n"), ("none", "[]\n"), ("minus", "1 -2\n")):
         (tmp_path / f"{name}.txt").write_text(text)
     words_of = [tmp_path / a if a == "a" or a.endswith(".txt") else a for a in arguments]
-    got, _, err = harness.run(tessera, command(*words_of))
-    assert got == code and words in err, (got, err)
+    harness.expect(tessera, command(*words_of), code, words)
 
 
 def test_a_reference_of_nothing_does_not_pass(tmp_path, tessera):
     m = Whole("llama")
     arrays = [f"hidden_states.{n}" for n in range(LAYERS + 1)] + ["logits"]
     reference = m.reference(tmp_path / "r.safetensors", drop=arrays)
-    code, _, err = harness.run(tessera, command(m.write(tmp_path / "m"), "--reference", reference))
-    assert code == 3 and "nothing to judge" in err
+    harness.expect(tessera, command(m.write(tmp_path / "m"), "--reference", reference), 3, "nothing to judge")
 
 
 def test_a_source_of_nan_is_no_measure(tmp_path, verify):
@@ -338,8 +334,7 @@ def test_a_source_of_nan_is_no_measure(tmp_path, verify):
 def test_sides_are_named(tmp_path, tessera):
     """Two positional checkpoints would also pass in the wrong order, so they are rejected with a remedy."""
     a, b = (Whole("llama").write(tmp_path / n) for n in "ab")
-    code, _, err = harness.run(tessera, ["verify", "forward", a, b])
-    assert code == 2 and "verify forward DST --against SRC" in err
+    harness.expect(tessera, ["verify", "forward", a, b], 2, "verify forward DST --against SRC")
 
 
 def test_a_window_that_no_sequence_fills_is_no_matter(tmp_path, verify):
@@ -409,5 +404,4 @@ def test_gains_over_a_baseline(tmp_path, tessera):
     assert kl[0] < kl[1] and baseline["kl_mean_nats"] == kl[1] and baseline["perplexity"] == of_far["perplexity"]
     code, out, got = run(far, "--baseline", near)
     assert code == 1 and not got["passed"] and "the predictions of the baseline are nearer" in out and got["baseline"]["layers_worse"] == LAYERS
-    code, _, err = harness.run(tessera, ["verify", "forward", src, "--reference", result, "--baseline", near])
-    assert code == 2 and "--baseline" in err
+    harness.expect(tessera, ["verify", "forward", src, "--reference", result, "--baseline", near], 2, "--baseline")

@@ -212,8 +212,7 @@ def test_token_files_of_all_kinds(tmp_path, tessera, verify, monkeypatch):
     code, _, err = harness.run(tessera, arguments)
     assert code == 3 and "no package" in err and err.count("\n") == 1
     monkeypatch.setenv("TESSERA_PYTHON", str(tmp_path / "none"))
-    code, _, err = harness.run(tessera, arguments)
-    assert code == 3 and "cannot be run" in err
+    harness.expect(tessera, arguments, 3, "cannot be run")
 
 
 @pytest.mark.parametrize("data, code, words", [
@@ -223,8 +222,7 @@ def test_token_files_of_all_kinds(tmp_path, tessera, verify, monkeypatch):
 def test_broken_token_files(tmp_path, tessera, data, code, words):
     a = Whole("llama").write(tmp_path / "a")
     (tmp_path / "t").write_bytes(data)
-    got, _, err = harness.run(tessera, command(a, a, "--tokens", tmp_path / "t"))
-    assert got == code and words in err, (got, err)
+    harness.expect(tessera, command(a, a, "--tokens", tmp_path / "t"), code, words)
 
 
 def test_perplexity_of_both(tmp_path, tessera):
@@ -269,5 +267,4 @@ def test_weights_are_never_held_whole(tmp_path, tessera):
     assert 85e6 < result["weight_bytes_read"] / 2
     assert most * 1024 < 64e6 or "-asan" in tessera  # AddressSanitizer's own memory is 30 MB of it
     assert 0 < result["activation_bytes"] < 4e6
-    code, _, err = harness.run(tessera, command(a, a, "--count", "4", "--memory", "100k"))
-    assert code == 3 and "more than --memory" in err
+    harness.expect(tessera, command(a, a, "--count", "4", "--memory", "100k"), 3, "more than --memory")

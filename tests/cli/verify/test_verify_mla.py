@@ -129,8 +129,7 @@ def test_folded_checkpoints_pass(tessera, tmp_path, verify, options, q_rank, v):
         assert 45 < found[what]["sqnr_db"] < 70
     assert any(w.startswith("cache") and f"naive {m.heads * (m.nope + m.rope + m.v)} " in w for w in found)
     assert not failed(verify(dst, *FEW))
-    code, _, err = harness.run(tessera, ["verify", "mla", src, "--against", dst])
-    assert code == 3 and "is folded" in err
+    harness.expect(tessera, ["verify", "mla", src, "--against", dst], 3, "is folded")
 
 
 @pytest.mark.parametrize("order, stages", [((0, 1, 2, 3), set()), ((0, 2, 1, 3), {"stage query", "stage output"})])
@@ -194,8 +193,7 @@ def test_missing_tensors_are_named(tessera, tmp_path):
     m = Model()
     for name in ("q_a_layernorm.weight", "o_proj.weight"):
         del m.tensors[PREFIX + name]
-    code, _, err = harness.run(tessera, ["verify", "mla", m.write(tmp_path / "m"), "--layer", "0"])
-    assert code == 3 and "q_a_layernorm.weight, o_proj.weight" in err
+    harness.expect(tessera, ["verify", "mla", m.write(tmp_path / "m"), "--layer", "0"], 3, "q_a_layernorm.weight, o_proj.weight")
     code, _, err = harness.run(tessera, ["verify", "mla", tmp_path / "m", "--tp", "3"])
     assert code in (2, 3)
 
@@ -203,8 +201,7 @@ def test_missing_tensors_are_named(tessera, tmp_path):
 def test_codes_without_a_scale_are_refused(tessera, tmp_path):
     m = Model()
     codes = np.array(fp8_oracle.quantize(m.tensors[PREFIX + "o_proj.weight"])[0])
-    code, _, err = harness.run(tessera, ["verify", "mla", m.write(tmp_path / "m", **{"o_proj.weight": codes})])
-    assert code == 3 and "without a supported scale" in err
+    harness.expect(tessera, ["verify", "mla", m.write(tmp_path / "m", **{"o_proj.weight": codes})], 3, "without a supported scale")
 
 
 def test_a_file_without_stages_does_not_pass(tmp_path, tessera):

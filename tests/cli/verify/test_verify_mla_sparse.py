@@ -167,10 +167,8 @@ def test_a_layer_without_an_indexer_is_refused(tessera, tmp_path):
     m = model()
     for name in ("wk.weight", "k_norm.bias"):
         del m.tensors[INDEX + name]
-    code, out, err = harness.run(tessera, ["verify", "mla", m.write(tmp_path / "m"), "--sparse"])
-    assert code == 3 and "model.layers.0.self_attn lacks indexer.wk.weight, indexer.k_norm.bias" in err, out
-    code, out, err = harness.run(tessera, ["verify", "mla", tmp_path / "m", "--device", "cpu", "--context", "20"])
-    assert code == 0, err
+    harness.expect(tessera, ["verify", "mla", m.write(tmp_path / "m"), "--sparse"], 3, "model.layers.0.self_attn lacks indexer.wk.weight, indexer.k_norm.bias")
+    harness.succeed(tessera, ["verify", "mla", tmp_path / "m", "--device", "cpu", "--context", "20"])
 
 
 @pytest.mark.parametrize("change, words", [
@@ -186,18 +184,15 @@ def test_a_configuration_that_does_not_fit_is_refused(tessera, tmp_path, change,
 
 def test_another_indexer_is_refused(tessera, tmp_path):
     src, dst = model({"heads": 2}).write(tmp_path / "src"), model().write(tmp_path / "dst")
-    code, _, err = harness.run(tessera, ["verify", "mla", dst, "--against", src, "--sparse", "--device", "cpu"])
-    assert code == 3 and "different indexers" in err
+    harness.expect(tessera, ["verify", "mla", dst, "--against", src, "--sparse", "--device", "cpu"], 3, "different indexers")
 
 
 @pytest.mark.parametrize("options, words", [(("--top-k", "5"), "--top-k needs --sparse"), (("--kv", "int8"), "--kv"), (("--fp8-cache",), "--fp8-cache")])
 def test_wrong_options_are_refused(tessera, tmp_path, options, words):
-    code, _, err = harness.run(tessera, ["verify", "mla", model().write(tmp_path / "m"), *options])
-    assert code == 2 and words in err
+    harness.expect(tessera, ["verify", "mla", model().write(tmp_path / "m"), *options], 2, words)
 
 
 def test_the_text_has_the_share_of_tokens(tessera, tmp_path):
-    code, out, err = harness.run(tessera, ["verify", "mla", model().write(tmp_path / "m"), "--sparse", "--device", "cpu", "--context", "40"])
-    assert code == 0, err
+    out = harness.succeed(tessera, ["verify", "mla", model().write(tmp_path / "m"), "--sparse", "--device", "cpu", "--context", "40"])
     line, = (x for x in " ".join(out.split()).split(" ok ") if x.startswith("index scores in FP8, rotated, prefill"))
     assert "% of the chosen tokens" in line

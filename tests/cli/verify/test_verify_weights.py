@@ -476,20 +476,16 @@ def test_usage(tessera, model):
     dst, src = model.write()
     for args, words in [((dst,), "--against"), (("--against", src), "no checkpoint given"),
                         ((dst, "--against", src, "--min-sqnr", "high"), "--min-sqnr")]:
-        code, _, err = harness.run(tessera, ["verify", *args])
-        assert code == 2 and words in err
-    code, _, err = harness.run(tessera, ["verify", dst, "--against", src, "--junit", dst / "no" / "such"])
-    assert code == 4 and "such" in err
-    code, out, _ = harness.run(tessera, ["verify", "--help"])
-    assert code == 0 and "Examples:" in out
+        harness.expect(tessera, ["verify", *args], 2, words)
+    harness.expect(tessera, ["verify", dst, "--against", src, "--junit", dst / "no" / "such"], 4, "such")
+    assert "Examples:" in harness.succeed(tessera, ["verify", "--help"])
 
 
 def test_nothing_compared_does_not_pass(tessera, tmp_path):
     empty = [write(tmp_path / name, {}) for name in ("a", "b")]
     hollow = [write(tmp_path / name, {"w": np.zeros((0, 4), np.float32)}) for name in ("c", "d")]
     for command in (["diff", *empty], ["verify", empty[0], "--against", empty[1]]):
-        code, _, err = harness.run(tessera, command)
-        assert code == 3 and "nothing to compare" in err
+        harness.expect(tessera, command, 3, "nothing to compare")
     code, out, _ = harness.run(tessera, ["verify", hollow[0], "--against", hollow[1]])
     assert code == 1 and "no value was compared" in out
     code, out, _ = harness.run(tessera, ["diff", *hollow])

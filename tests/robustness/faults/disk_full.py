@@ -79,10 +79,8 @@ def check_refusal(checks, name, code, stderr, target):
 
 
 def check_rerun(checks, name, tool, args, reference, target):
-    code, _, stderr = harness.run(tool, args)
-    if checks.check(f"{name}: rerun", code == 0, f"exit {code}: {stderr.strip()}"):
-        difference = harness.tree_difference(reference, target)
-        checks.check(f"{name}: same tree", difference is None, difference)
+    if checks.ends(f"{name}: rerun", tool, args):
+        checks.same_tree(f"{name}: same tree", reference, target)
 
 
 def too_small_from_the_start(checks, tool, job, source, reference, work):
@@ -114,8 +112,7 @@ def smaller_than_the_bound(checks, tool, job, source, reference, work):
         code, _, stderr = harness.run(tool, jobs.words(job.command, source, target) + ["--quiet"])
         checks.check(f"{name}: exit code", code == 0, f"{code}: {stderr.strip()}")
         checks.check(f"{name}: is told of", "estimated from samples" in stderr and "at most" in stderr, stderr.strip())
-        difference = harness.tree_difference(reference, target)
-        checks.check(f"{name}: same tree", difference is None, difference)
+        checks.same_tree(f"{name}: same tree", reference, target)
 
 
 def stopped_midway(disk, tool, args, reference, target):
@@ -167,8 +164,7 @@ def past_the_cache(checks, tool, job, source, reference, work):
 def check_job(checks, tool, job, source, place, first):
     """Tests all cases for this job in an empty folder. The first job is also tested with direct I/O."""
     reference = os.path.join(place, "reference")
-    code, _, stderr = harness.run(tool, jobs.words(job.command, source, reference) + ["--quiet"])
-    if not checks.check(f"{job.name}: undisturbed run", code == 0, stderr.strip()):
+    if not checks.ends(f"{job.name}: undisturbed run", tool, jobs.words(job.command, source, reference) + ["--quiet"]):
         return
     too_small_from_the_start(checks, tool, job, source, reference, place)
     filled_by_others(checks, tool, job, source, reference, place)
@@ -182,8 +178,7 @@ def too_few_inodes(checks, tool, source, work):
     """No weights are written if the index, the report and config.json would have no inode."""
     place, reference = os.path.join(work, "inodes"), os.path.join(work, "counted")
     words = ["--max-shard-size", "4MB", "--quiet"]
-    code, _, stderr = harness.run(tool, ["quantize", source, "-o", reference, *words])
-    checks.check("inodes: undisturbed run", code == 0, stderr)
+    checks.ends("inodes: undisturbed run", tool, ["quantize", source, "-o", reference, *words])
     entries = 1 + sum(1 + len(files) for _, _, files in os.walk(reference))
     shutil.rmtree(reference)
     os.mkdir(place)
@@ -210,8 +205,7 @@ def batch_on_two_disks(checks, tool, source, work):
                      for i, disk in enumerate(disks)]
             file = os.path.join(work, "jobs.jsonl")
             pathlib.Path(file).write_text("\n".join(lines) + "\n")
-            code, _, stderr = harness.run(tool, ["batch", file, "--quiet"])
-            checks.check(f"batch on {len(set(disks))} disks: exit code", code == expected, f"{code}: {stderr}")
+            checks.ends(f"batch on {len(set(disks))} disks: exit code", tool, ["batch", file, "--quiet"], expected)
             for disk in disks:
                 for folder in pathlib.Path(disk.path).iterdir():
                     shutil.rmtree(folder)

@@ -67,8 +67,7 @@ class Place:
         if repaired:
             shutil.rmtree(fresh / ".tessera")
             shutil.rmtree(self.out / ".tessera")
-        difference = harness.tree_difference(fresh, self.out)
-        self.checks.check(f"{name}: same tree", difference is None, difference)
+        self.checks.same_tree(f"{name}: same tree", fresh, self.out)
 
 
 # ---- sources ----

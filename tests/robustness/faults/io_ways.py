@@ -72,8 +72,7 @@ class Ways:
         return (json.loads(told)["io"] if ok else {}), target
 
     def same(self, name, target):
-        difference = harness.tree_difference(self.reference, target)
-        self.checks.check(f"{name}: the same tree", difference is None, difference)
+        self.checks.same_tree(f"{name}: the same tree", self.reference, target)
         shutil.rmtree(target)
 
     def expect(self, name, io, **members):
@@ -139,13 +138,11 @@ def check_damage(ways):
         file.write(bytes([byte ^ 1]))
     forget(target)
     args = ["quantize", ways.source, "-o", target, "--io", "direct"]
-    code, told, stderr = harness.run(ways.options.tessera, args)
-    ways.checks.check("direct, damaged: found and made again", code == 0 and "1 file differs from the journal and was written again" in told, told + stderr)
+    ways.checks.ends("direct, damaged: found and made again", ways.options.tessera, args, 0, "1 file differs from the journal and was written again")
     shutil.rmtree(target / ".tessera")  # its journal tells of the repair
     kept = ways.work / "kept"
     shutil.copytree(ways.reference, kept, ignore=shutil.ignore_patterns(".tessera"))
-    difference = harness.tree_difference(kept, target)
-    ways.checks.check("direct, damaged: the same tree", difference is None, difference)
+    ways.checks.same_tree("direct, damaged: the same tree", kept, target)
 
 
 def check_odd(ways):
