@@ -96,14 +96,20 @@ def mixed(*targets):
     return act
 
 
-def many_layers(m):
-    """Makes a model of many layers with tensors only in layers 6 (unquantized) and 60."""
-    m.tensors = {name.replace("layers.0.", "layers.6.").replace("layers.1.", "layers.60."): t for name, t in m.tensors.items()}
-    for name in [name for name in m.tensors if "layers.6." in name and name.endswith(".weight_scale_2")]:
+def without_nvfp4(m, part):
+    """Removes the NVFP4 of each module whose name contains `part`. Yields (module, outputs, inputs)."""
+    for name in [n for n in m.tensors if part in n and n.endswith(".weight_scale_2")]:
         module = name.removesuffix(".weight_scale_2")
         o, i = m.tensors[f"{module}.weight"][1]
         m.tensors = {n: t for n, t in m.tensors.items() if not n.startswith(module + ".")}
-        m.plain(module, (o, 2 * i))
+        yield module, o, 2 * i
+
+
+def many_layers(m):
+    """Makes a model of many layers with tensors only in layers 6 (unquantized) and 60."""
+    m.tensors = {name.replace("layers.0.", "layers.6.").replace("layers.1.", "layers.60."): t for name, t in m.tensors.items()}
+    for module, o, i in without_nvfp4(m, "layers.6."):
+        m.plain(module, (o, i))
     del m.config["num_hidden_layers"]
     m.quantization["ignore"] = ["lm_head", "model.layers.6"]
 
@@ -180,11 +186,8 @@ def in_rows_of_fp8(part):
     """Changes NVFP4 to MXFP8 in the modules whose names contain `part`."""
 
     def act(m):
-        for name in [n for n in m.tensors if part in n and n.endswith(".weight_scale_2")]:
-            module = name.removesuffix(".weight_scale_2")
-            o, i = m.tensors[f"{module}.weight"][1]
-            m.tensors = {n: t for n, t in m.tensors.items() if not n.startswith(module + ".")}
-            m.tensors |= mxfp8(module, o, 2 * i)
+        for module, o, i in without_nvfp4(m, part):
+            m.tensors |= mxfp8(module, o, i)
 
     return act
 
@@ -195,11 +198,8 @@ def plain_experts(m):
         for leaf in ("gate_proj", "up_proj", "down_proj"):
             module = f"model.layers.{layer}.mlp.experts.0.{leaf}"
             m.tensors |= nvfp4_modelopt(module.replace("experts.0", "shared_experts"), 256, 256)
-    for name in [n for n in m.tensors if ".experts." in n and n.endswith(".weight_scale_2")]:
-        module = name.removesuffix(".weight_scale_2")
-        o, i = m.tensors[f"{module}.weight"][1]
-        m.tensors = {n: t for n, t in m.tensors.items() if not n.startswith(module + ".")}
-        m.plain(module, (o, 2 * i))
+    for module, o, i in without_nvfp4(m, ".experts."):
+        m.plain(module, (o, i))
     m.quantization["ignore"] = []
 
 

@@ -161,20 +161,20 @@ def expected(weights, scheme, dialect, rule=None, ranges=None, search="amax"):
     return out
 
 
-def decoded(tensors, module, scheme, dialect):
-    """Decodes as a reader does, in FP64."""
+def decoded(tensors, module, scheme, dialect, dtype=np.float64):
+    """Decodes as a reader does: the product of scale and global scale in FP32, and its product with a code in `dtype`."""
     codes, scales, total, _ = names(scheme, dialect)
     raw, scale = tensors[module + codes], tensors[module + scales]
     if scheme.startswith("mxfp8"):
-        values = raw.astype(np.float64)
+        values = raw.astype(dtype)
     else:
         nibbles = np.stack([raw & 15, raw >> 4], axis=-1).reshape(raw.shape[0], -1)
-        values = nibbles.astype(np.uint8).view(E2M1).astype(np.float64)
+        values = nibbles.astype(np.uint8).view(E2M1).astype(dtype)
     unit = f32(scale) if scale.dtype == E4M3 else power(scale)
     if scheme.startswith("nvfp4"):
         g = F32(tensors[module + total].reshape(()))
         unit = unit / g if dialect == "compressed-tensors" else unit * g
-    return values * np.repeat(unit.astype(np.float64), values.shape[1] // unit.shape[1], axis=1)
+    return values * np.repeat(unit.astype(dtype), values.shape[1] // unit.shape[1], axis=1)
 
 
 def awkward(shape, seed, dtype):

@@ -2,7 +2,7 @@
 
 import json
 
-from checkpoints import BF16, E4M3, make, random_weight, read, same_bits
+from checkpoints import BF16, make, random_weight, read, same_bits
 import fp8_oracle
 import harness
 import int_oracle
@@ -56,18 +56,7 @@ def ints_of(tensors, module):
 
 
 def groups_of(dialect, scheme="nvfp4"):
-    """Decodes with the product of scale and global scale in FP32, as readers do."""
-    def read_groups(tensors, module):
-        codes, scales, total, _ = mx_oracle.names(scheme, dialect)
-        raw, scale = tensors[module + codes], tensors[module + scales]
-        values = raw.astype(F32) if scheme.startswith("mxfp8") else mx_oracle.f32(
-            np.stack([raw & 15, raw >> 4], axis=-1).reshape(raw.shape[0], -1).astype(np.uint8).view(mx_oracle.E2M1))
-        unit = scale.astype(F32) if scale.dtype == E4M3 else mx_oracle.power(scale)
-        if scheme.startswith("nvfp4"):
-            g = F32(tensors[module + total].reshape(()))
-            unit = unit / g if dialect == "compressed-tensors" else unit * g
-        return values * np.repeat(unit, values.shape[1] // unit.shape[1], axis=1)
-    return read_groups
+    return lambda tensors, module: mx_oracle.decoded(tensors, module, scheme, dialect, F32)
 
 
 def stored_blocks(ue8m0):
@@ -239,16 +228,14 @@ def test_limits_of_updates(tmp_path, tessera, quantize, option, limit, beyond, w
 @pytest.mark.parametrize("options, words", [
     (["--max-update-error", "-1"], ["--max-update-error: must be at least 0"]), (["--min-survived", "most"], ["--min-survived: 'most' is not a number"])])
 def test_usage(tmp_path, tessera, options, words):
-    code, _, err = harness.run(tessera, ["merge", "base", "lora", *options, "-o", tmp_path / "dst"])
-    assert code == 2 and all(word in err for word in words), err
+    harness.expect(tessera, ["merge", "base", "lora", *options, "-o", tmp_path / "dst"], 2, *words)
 
 
 @pytest.mark.parametrize("scheme,words", [(("--scheme", "int8-channel"), ["tessera-azp.safetensors", "has the sums of its codes"])])
 def test_refused_formats(tmp_path, tessera, quantize, scheme, words):
     base = quantize(bf16_model(tmp_path / "src"), *scheme)
     pairs, _ = updates()
-    code, _, err = harness.run(tessera, ["merge", base, oracle.write(tmp_path / "lora", pairs), "-o", tmp_path / "dst"])
-    assert code == 3 and all(word in err for word in (*words, "convert --to bf16")), err
+    harness.expect(tessera, ["merge", base, oracle.write(tmp_path / "lora", pairs), "-o", tmp_path / "dst"], 3, *words, "convert --to bf16")
 
 
 def test_int4_of_sglang_is_refused(tmp_path, tessera):

@@ -1,7 +1,6 @@
 """Tests hf:// sources on a server that follows the API of the Hub, with large files on another port."""
 
 import json
-import os
 import shutil
 
 import harness
@@ -22,16 +21,9 @@ def models(tessera, checkpoint, tmp_path_factory):
 
 
 @pytest.fixture
-def tool(tessera, tmp_path):
+def tool(at_home):
     """tool(hub, *words, **environment) -> (exit code, stdout, stderr)"""
-
-    def run(hub, *words, **environment):
-        home = tmp_path / "home"
-        home.mkdir(exist_ok=True)
-        cleared = {name: value for name, value in os.environ.items() if not name.startswith(("HF_", "HUGGING", "XDG_"))}
-        return harness.run_in({**cleared, "HF_ENDPOINT": hub.url, "HOME": str(home), **environment}, tessera, words)
-
-    return run
+    return lambda hub, *words, **environment: at_home(("HF_", "HUGGING", "XDG_"), {"HF_ENDPOINT": hub.url, **environment}, words)
 
 
 def test_outputs_are_those_of_a_local_model(tool, tessera, models, tmp_path):

@@ -77,8 +77,7 @@ def test_a_rerun_reads_what_is_missing(tessera, models, tmp_path):
         server.requests.clear()
         shutil.rmtree(out)
         server.fault = lambda handler: "etag" if weights_read(server) > whole - 200_000 else None
-        code, _, err = harness.run(tessera, ["quantize", f"{server.url}/llama", *words])
-        assert code == 4, err
+        harness.expect(tessera, ["quantize", f"{server.url}/llama", *words], 4)
         finished = len([*out.glob("*.safetensors")])
         assert finished >= 3 and not (out / "config.json").exists()
         server.requests.clear()

@@ -1,6 +1,5 @@
 """Tests s3:// sources on moto's S3, and the signatures of requests."""
 
-import os
 import shutil
 import urllib.parse
 
@@ -32,16 +31,9 @@ def store(model, tmp_path_factory):
 
 
 @pytest.fixture
-def tool(tessera, tmp_path):
+def tool(at_home):
     """tool(endpoint, *words, **environment) -> (exit code, stdout, stderr)"""
-
-    def run(endpoint, *words, **environment):
-        home = tmp_path / "home"
-        home.mkdir(exist_ok=True)
-        cleared = {name: value for name, value in os.environ.items() if not name.startswith("AWS_")}
-        return harness.run_in({**cleared, "AWS_ENDPOINT_URL": endpoint, "HOME": str(home), **environment}, tessera, words)
-
-    return run
+    return lambda endpoint, *words, **environment: at_home("AWS_", {"AWS_ENDPOINT_URL": endpoint, **environment}, words)
 
 
 def test_outputs_are_those_of_a_local_model(tool, tessera, store, model, tmp_path):

@@ -140,7 +140,12 @@ def relative(found, exact):
 class Problem:
     """Is one shape. Subclasses have: family, label, launches of a graph, tolerance, `result`, judge() and candidates(), by
     name."""
-    libraries, peers = None, {}
+    libraries = None
+    uncompared = ()  # names of candidates whose results are elsewhere, or of another type
+
+    def tile(self):
+        """Returns the tile that Tessera chooses, in words; "": it has one."""
+        return ""
 
     def judge(self):
         """Returns the relative error of some elements of `result` against FP64, and whether all of it was written."""
@@ -153,6 +158,8 @@ class Problem:
         """Returns the faults of the results as lines. An element that is not written is NaN."""
         found = []
         for name, launch in candidates.items():
+            if name in self.uncompared:
+                continue
             self.result.fill_(math.nan)
             launch(0)
             torch.cuda.synchronize()

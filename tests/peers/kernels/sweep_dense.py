@@ -26,8 +26,6 @@ class Libraries:
         for handle in self.handles:
             call(tessera.tsr_cublas_lt_open, ctypes.byref(handle))
 
-
-
     def set_overlap(self, overlap):
         """Enables or disables launches that begin before the previous one ends."""
         self.overlap = overlap

@@ -82,9 +82,6 @@ class Attention(Problem):
         self.judged = some(queries, 6).tolist()
         self.exact = torch.stack([self.exact_of(query) for query in self.judged])
 
-    def tile(self):
-        return ""
-
     def exact_of(self, query):
         listed = self.indices[0].view(-1, TOP_K)[query]
         rows = self.cache.in_double(listed[listed >= 0].long())
@@ -175,9 +172,6 @@ class Index(Problem):
         heads_of = torch.relu(decoded[0] @ decoded[1].t()) * self.weights[self.rows].double()[..., None]
         self.exact = heads_of.sum(1) * self.k_scale[:keys].double()
         self.visible = torch.arange(keys, device="cuda")[None] < self.seen[self.rows][:, None]
-
-    def tile(self):
-        return ""
 
     def judge(self):
         found = self.result[self.rows]

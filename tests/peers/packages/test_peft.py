@@ -65,17 +65,21 @@ class Sparse(torch.nn.Module):
         self.mlp.experts = Experts(turned)
 
 
-def check(tessera, tmp_path, make, config):
-    """Saves a model and an adapter of random values, merges both ways, and compares all tensors.
-
-    PEFT reads the adapter again, because it saves patterns in alphabetical order, and the first that matches counts."""
-    model = make()
-    base = tmp_path / "base"
+def save(model, base):
+    """Rounds a model to BF16, and writes it as a checkpoint."""
     base.mkdir()
     for parameter in model.parameters():
         parameter.data = parameter.data.to(torch.bfloat16).to(torch.float32)
     safetensors.torch.save_file({name: x.to(torch.bfloat16) for name, x in model.state_dict().items()}, base / "model.safetensors")
     (base / "config.json").write_text(json.dumps({"model_type": "llama"}))
+
+
+def check(tessera, tmp_path, make, config):
+    """Saves a model and an adapter of random values, merges both ways, and compares all tensors.
+
+    PEFT reads the adapter again, because it saves patterns in alphabetical order, and the first that matches counts."""
+    model, base = make(), tmp_path / "base"
+    save(model, base)
     again = make()
     again.load_state_dict(model.state_dict())
     peft.get_peft_model(model, peft.LoraConfig(init_lora_weights=False, **config)).save_pretrained(tmp_path / "lora")
@@ -110,11 +114,7 @@ def test_several_adapters(tessera, tmp_path):
     """Tests PEFT's add_weighted_adapter of two without rounding: combination_type "cat"."""
     torch.manual_seed(4)
     model, base = Model(), tmp_path / "base"
-    base.mkdir()
-    for parameter in model.parameters():
-        parameter.data = parameter.data.to(torch.bfloat16).to(torch.float32)
-    safetensors.torch.save_file({name: x.to(torch.bfloat16) for name, x in model.state_dict().items()}, base / "model.safetensors")
-    (base / "config.json").write_text(json.dumps({"model_type": "llama"}))
+    save(model, base)
     again = Model()
     again.load_state_dict(model.state_dict())
     adapted = peft.get_peft_model(model, peft.LoraConfig(init_lora_weights=False, **CONFIGS["plain"]), adapter_name="one")
@@ -138,11 +138,7 @@ def test_several_adapters(tessera, tmp_path):
                                          ({"init_lora_weights": "pissa"}, "init_lora_weights"), ({"modules_to_save": ["up_proj"]}, "modules_to_save")])
 def test_refusals(tessera, tmp_path, config, word):
     torch.manual_seed(3)
-    base = tmp_path / "base"
-    base.mkdir()
-    model = Model()
-    safetensors.torch.save_file({name: x.to(torch.bfloat16) for name, x in model.state_dict().items()}, base / "model.safetensors")
-    (base / "config.json").write_text(json.dumps({"model_type": "llama"}))
+    model, base = Model(), tmp_path / "base"
+    save(model, base)
     peft.get_peft_model(model, peft.LoraConfig(r=4, target_modules=["q_proj"], **config)).save_pretrained(tmp_path / "lora")
-    code, _, err = harness.run(tessera, ["merge", base, tmp_path / "lora", "-o", tmp_path / "dst"])
-    assert code == 3 and word in err, err
+    harness.expect(tessera, ["merge", base, tmp_path / "lora", "-o", tmp_path / "dst"], 3, word)
