@@ -144,7 +144,7 @@ def succeed(tool, args, **limits):
 
 
 def expect(tool, args, wanted, *words):
-    """The same for a run that must end with another exit code and all these words on stderr. Returns its stderr."""
+    """The same for a run that must end with this exit code and all these words on stderr. Returns its stderr."""
     code, out, err = run(tool, args)
     assert code == wanted and all(word in err for word in words), f"{' '.join(map(str, args))}: exit {code}\n{out}{err}"
     return err
@@ -297,6 +297,12 @@ def without_records(*trees):
         with contextlib.suppress(FileNotFoundError):
             os.remove(os.path.join(tree, MANIFEST))
     return trees
+
+
+def write_json(path, value):
+    """Writes a value to a file. Returns its path."""
+    path.write_text(json.dumps(value))
+    return path
 
 
 def tree_difference(a, b):

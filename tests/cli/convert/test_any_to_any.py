@@ -131,8 +131,7 @@ def test_the_scale_of_the_input_goes_along(tmp_path, convert, refuse, dialect):
 
 def test_the_scale_of_the_input_is_measured(tmp_path, convert):
     """MXFP4 has no scale of the input. It is computed from the ranges, as by quantize."""
-    ranges = tmp_path / "ranges.json"
-    ranges.write_text(json.dumps({X: {"min": -3.0, "max": 5.0}}))
+    ranges = harness.write_json(tmp_path / "ranges.json", {X: {"min": -3.0, "max": 5.0}})
     m = drawn(X, **SPELLINGS["ct"])
     dst = convert(write(tmp_path / "src", m), "--to", "nvfp4", "--dialect", "modelopt", "--activations", ranges)
     got = module(dst, X)

@@ -190,8 +190,7 @@ def test_refusals(tmp_path, tessera, fold, quantize):
     refused(2, "int5", src, "--scheme", "int5")
     refused(2, "name the scheme", src, "--scheme", "keep")
     harness.expect(tessera, ["fold", src, "-o", tmp_path / "no"], 2, "--importance FILE")
-    nothing = tmp_path / "nothing.json"
-    nothing.write_text(json.dumps({"model.layers.9.mlp.up_proj": {"input_mean_square": [1.0] * 64}}))
+    nothing = harness.write_json(tmp_path / "nothing.json", {"model.layers.9.mlp.up_proj": {"input_mean_square": [1.0] * 64}})
     harness.expect(tessera, ["fold", src, "-o", tmp_path / "no", "--importance", nothing], 3, "no data for any layer")
 
 

@@ -34,8 +34,7 @@ WARNED = {
 def test_every_command_warns(tmp_path, tessera, convert, name):
     (tensors, q), words = WARNED[name]
     src = make(tmp_path / "src", {"model.safetensors": tensors}, q)
-    code, _, err = harness.run(tessera, ["convert", src, "-o", tmp_path / "dst", "--to", "bf16", "--quiet"])
-    assert code == 0 and UP in err and words in err, err
+    harness.expect(tessera, ["convert", src, "-o", tmp_path / "dst", "--to", "bf16", "--quiet"], 0, UP, words)
     code, out, err = harness.run(tessera, ["verify", tmp_path / "dst", "--against", src, "--min-sqnr", "0"])
     assert words in err, out + err
     code, out, err = harness.run(tessera, ["diff", tmp_path / "dst", src, "--json", tmp_path / "d.json"])
@@ -134,8 +133,7 @@ def test_mxfp4_stated_over_nvfp4(tmp_path, tessera):
     src.mkdir()
     harness.write_safetensors(src / "model.safetensors", entries)
     (src / "config.json").write_text(json.dumps({"model_type": "llama", "quantization_config": q}))
-    code, _, err = harness.run(tessera, ["convert", src, "-o", tmp_path / "dst", "--to", "bf16", "--quiet"])
-    assert code == 0 and 'format "mxfp4-pack-quantized"' in err and "NVFP4" in err, err
+    harness.expect(tessera, ["convert", src, "-o", tmp_path / "dst", "--to", "bf16", "--quiet"], 0, 'format "mxfp4-pack-quantized"', "NVFP4")
 
 
 @pytest.mark.parametrize("quantized", [False, True])

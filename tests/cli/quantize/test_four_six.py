@@ -23,8 +23,7 @@ def assert_same(got, wanted):
 def test_bytes(scheme, dialect, source, quantize, tessera, tmp_path):
     src, weights = mx.model(tmp_path / "src", SOURCES[source])
     ranges = {module: (-1.5 - i, 2.25 + i % 3) for i, module in enumerate(weights)}
-    path = tmp_path / "ranges.json"
-    path.write_text(json.dumps({m: {"min": low, "max": high} for m, (low, high) in ranges.items()}))
+    path = harness.write_json(tmp_path / "ranges.json", {m: {"min": low, "max": high} for m, (low, high) in ranges.items()})
     dst = quantize(src, "--scheme", scheme, "--dialect", dialect, "--scales", "four-six",
                    *(("--activations", path) if scheme == "nvfp4" else ()))
     wanted = mx.expected(weights, scheme, dialect, ranges=ranges, search="four-six")
@@ -79,8 +78,7 @@ def test_refusals(options, word, tessera, tmp_path):
 
 def test_rules_without_nvfp4_and_layouts_are_refused(tessera, tmp_path):
     src, _ = mx.model(tmp_path / "src")
-    rules = tmp_path / "rules.json"
-    rules.write_text(json.dumps({"schema": "tessera-rules/1", "rules": [{"match": "*", "scheme": "fp8-block"}]}))
+    rules = harness.write_json(tmp_path / "rules.json", {"schema": "tessera-rules/1", "rules": [{"match": "*", "scheme": "fp8-block"}]})
     harness.expect(tessera, ["quantize", src, "-o", tmp_path / "dst", "--rules", rules, "--scales", "four-six"], 2, "the rules give to no weight")
     code, _, err = harness.run(tessera, ["convert", src, "-o", tmp_path / "dst", "--to", "trtllm", "--arch", "sm90", "--bits", "8",
                                          "--scales", "four-six"])

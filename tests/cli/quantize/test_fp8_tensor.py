@@ -29,9 +29,7 @@ def made(weights, shape, input_scale=None):
 @pytest.fixture
 def ranges(tmp_path):
     def write(modules):
-        path = tmp_path / "ranges.json"
-        path.write_text(json.dumps({module: dict(zip(("min", "max"), RANGES)) for module in modules}))
-        return path
+        return harness.write_json(tmp_path / "ranges.json", {module: dict(zip(("min", "max"), RANGES)) for module in modules})
 
     return write
 
@@ -164,8 +162,7 @@ def test_refusals(tmp_path, tessera, options, words):
 
 def test_blocks_beside_it_are_refused(tmp_path, tessera):
     src, _ = mx.model(tmp_path / "src")
-    rules = tmp_path / "rules.json"
-    rules.write_text(json.dumps({"rules": [{"match": "*.self_attn.*", "scheme": "fp8-tensor"}, {"match": "*", "scheme": "fp8-block"}]}))
+    rules = harness.write_json(tmp_path / "rules.json", {"rules": [{"match": "*.self_attn.*", "scheme": "fp8-tensor"}, {"match": "*", "scheme": "fp8-block"}]})
     harness.expect(tessera, ["quantize", src, "-o", tmp_path / "out", "--rules", rules], 3, "fp8-block and fp8-tensor cannot be mixed")
 
 

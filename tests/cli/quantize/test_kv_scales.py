@@ -86,8 +86,7 @@ def test_hf_quant_config_states_the_cache(tmp_path, convert):
     ({"kv_cache_quant_algo": "FP8"}, (), "has no scales")])
 def test_a_cache_that_is_not_carried_over_is_told(states, scales, words, tmp_path, tessera):
     src, dst = cached(tmp_path / "src", "modelopt", two(scales), states=states), tmp_path / "dst"
-    code, out, err = harness.run(tessera, ["convert", src, "-o", dst, "--to", "mxfp8"])
-    assert code == 0 and words in err, out + err
+    harness.expect(tessera, ["convert", src, "-o", dst, "--to", "mxfp8"], 0, words)
     assert quantization(dst)["kv_cache_scheme"] is None
 
 

@@ -13,9 +13,7 @@ ALGORITHMS = {"mxfp8": {"quant_algo": "MXFP8", "group_size": 32}, "nvfp4-weight-
 
 
 def rules(tmp_path, schemes=SCHEMES, **more):
-    path = tmp_path / "rules.json"
-    path.write_text(json.dumps({"rules": [{"match": m, "scheme": s} for m, s in schemes.items()], **more}))
-    return path
+    return harness.write_json(tmp_path / "rules.json", {"rules": [{"match": m, "scheme": s} for m, s in schemes.items()], **more})
 
 
 def scheme_of(module):

@@ -24,8 +24,7 @@ def made(quantize, tmp_path):
     """Returns made(scheme, dialect, *options, weights=...) -> the output of a successful run."""
     def run(src, weights, scheme, dialect, *options):
         if scheme == "nvfp4":
-            path = tmp_path / "ranges.json"
-            path.write_text(json.dumps({m: {"min": low, "max": high} for m, (low, high) in ranges_of(weights).items()}))
+            path = harness.write_json(tmp_path / "ranges.json", {m: {"min": low, "max": high} for m, (low, high) in ranges_of(weights).items()})
             options += ("--activations", path)
         return quantize(src, "--scheme", scheme, "--dialect", dialect, *options)
     return run

@@ -36,9 +36,7 @@ def ranges(folder, change=None):
              for layer in range(2) for e in range(4) for leaf in LEAVES}
     if change:
         change(found)
-    path = folder / "ranges.json"
-    path.write_text(json.dumps(found))
-    return path
+    return harness.write_json(folder / "ranges.json", found)
 
 
 def unpacked(codes):

@@ -394,8 +394,7 @@ def test_what_verify_measured_is_charted_once(make, made, chromium, tmp_path):
     assert "Size" in tiles and "Took" not in tiles
     fewer = json.loads(made["verify"][0].read_text())
     del fewer["tensors"][next(at for at, t in enumerate(fewer["tensors"]) if t["state"] == "differs")]
-    path = tmp_path / "fewer.json"
-    path.write_text(json.dumps(fewer))
+    path = harness.write_json(tmp_path / "fewer.json", fewer)
     chromium.open(make("measured in part", made["report"][0], path))
     assert chromium.js(titles).count("Largest relative error by layer") == 2 and len(chromium.js(headings)) == 2
 

@@ -138,8 +138,7 @@ def test_the_page_names_the_checkpoint_that_all_results_are_about(made, report, 
     _, page = report(made["report"][0], made["verify"][0])
     checkpoint = json.loads(made["verify"][0].read_text())["checkpoint"]
     assert page.title == f"{page.verdict}: {checkpoint}" and page.maker.endswith(f": {checkpoint}")
-    other = tmp_path / "other.json"
-    other.write_text(json.dumps(dict(json.loads(made["verify"][0].read_text()), checkpoint="another")))
+    other = harness.write_json(tmp_path / "other.json", dict(json.loads(made["verify"][0].read_text()), checkpoint="another"))
     _, page = report(made["verify"][0], other)
     assert page.title == f"{page.verdict}: results of Tessera" and ":" not in page.maker
 

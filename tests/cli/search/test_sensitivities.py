@@ -93,8 +93,7 @@ def test_errors_are_weighted_by_importance(tmp_path, probe, measure):
     m, src, dst, values, tokens = probe("llama")
     rng = np.random.default_rng(3)
     means = {n.removesuffix(".weight"): rng.uniform(0.1, 9, w.shape[1]) for n, w in m.tensors.items() if "proj" in n}
-    importance = tmp_path / "importance.json"
-    importance.write_text(json.dumps({n: {"input_mean_square": list(x)} for n, x in means.items()}))
+    importance = harness.write_json(tmp_path / "importance.json", {n: {"input_mean_square": list(x)} for n, x in means.items()})
     _, got, _ = measure(src, dst, tokens, "--importance", importance)
     _, plain, _ = measure(src, dst, tokens)
     assert got["weighted"] and not plain["weighted"]
@@ -122,8 +121,7 @@ def test_plans_take_the_file(tmp_path, tessera, probe, measure):
             assert o["error"] == pytest.approx(probe_group["sensitivity"] * other["error"], rel=1e-6)
             if o["scheme"] == "mxfp4-weight-only":
                 assert o["error"] == pytest.approx(probe_group["kl_mean_nats"], rel=1e-6)
-    importance = tmp_path / "importance.json"
-    importance.write_text(json.dumps({"model.layers.0.mlp.down_proj": {"input_mean_square": [1.0] * 96}}))
+    importance = harness.write_json(tmp_path / "importance.json", {"model.layers.0.mlp.down_proj": {"input_mean_square": [1.0] * 96}})
     harness.expect(tessera, ["plan-schemes", src, "--bits", "7", "--sensitivity", path, "--importance", importance], 2, "without --importance")
 
 

@@ -325,8 +325,7 @@ def test_what_makes_no_sense_is_refused_before_anything_runs(made, tessera, tmp_
 def test_a_file_that_is_none_is_refused(change, words, sound, tessera, tmp_path):
     document = json.loads(sound)
     change(document)
-    path = tmp_path / "broken.json"
-    path.write_text(json.dumps(document))
+    path = harness.write_json(tmp_path / "broken.json", document)
     code, out, err = harness.run(tessera, ["report", path])
     assert code == 3 and out == "" and str(path) in err and words in err, err
 

@@ -1,6 +1,5 @@
 """Tests weight-only products of `tessera verify dequant` and static input scales of `verify epilogue` against NumPy, with planted faults."""
 
-import json
 
 from checkpoints import BF16, INDEX, make, random_weight, read
 import harness
@@ -202,8 +201,7 @@ def test_products_do_not_depend_on_threads(source, quantize, verify):
 def calibrated(tmp_path, quantize, src, zero_points, x, reach=1.0):
     """Makes W8A8 with static inputs whose ranges are those of x, times `reach`."""
     ranges = {m: {"min": reach * float(a.min()), "max": reach * float(a.max())} for m, a in x.items()}
-    path = tmp_path / "ranges.json"
-    path.write_text(json.dumps(ranges))
+    path = harness.write_json(tmp_path / "ranges.json", ranges)
     return quantize(src, "--scheme", "int8-channel", "--activations", path,
                     *(["--activation-zero-points"] if zero_points else []))
 

@@ -32,8 +32,7 @@ def coded(tmp_path, quantize):
         rng = np.random.default_rng(3)
         w = (rng.standard_normal(shape) * np.exp2(rng.uniform(-3, 3, (shape[0], 1)))).astype(BF16)
         src = write(tmp_path / "src", {WEIGHT: w}, {"model_type": "llama"})
-        ranges = tmp_path / "ranges.json"
-        ranges.write_text(json.dumps({MODULE: {"min": RANGE[0], "max": RANGE[1]}}))
+        ranges = harness.write_json(tmp_path / "ranges.json", {MODULE: {"min": RANGE[0], "max": RANGE[1]}})
         options = ["--activations", ranges] if scheme == "nvfp4" else []
         return quantize(src, "--scheme", scheme, "--dialect", dialect, *options), src, w
 

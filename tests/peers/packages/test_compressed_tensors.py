@@ -44,8 +44,7 @@ def written(quantize, tmp_path):
         src, weights = mx.model(tmp_path / "src")
         scheme, *options = WRITTEN[job][0]
         if scheme == "nvfp4":
-            ranges = tmp_path / "ranges.json"
-            ranges.write_text(json.dumps({module: {"min": -3, "max": 4.5} for module in weights}))
+            ranges = harness.write_json(tmp_path / "ranges.json", {module: {"min": -3, "max": 4.5} for module in weights})
             options += ["--activations", ranges]
         dst = quantize(src, "--scheme", scheme, "--dialect", "compressed-tensors", *options)
         return dst, {module: torch.from_numpy(w.view("i2")).view(torch.bfloat16) for module, w in weights.items()}

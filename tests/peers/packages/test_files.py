@@ -1,7 +1,6 @@
 """The safetensors package, with torch and with NumPy and ml_dtypes, loads what tessera writes; tessera reads what it writes, in
 dtypes of 2026 too: F4 and F8_E8M0."""
 
-import json
 
 import format_samples as f
 import harness
@@ -36,8 +35,7 @@ def test_what_is_quantized(scheme, quantize, tmp_path):
     src, weights = mx.model(tmp_path / "src")
     options = ["--group-size", "32"] if scheme == "int4-weight-only" else []
     if scheme == "nvfp4":
-        ranges = tmp_path / "ranges.json"
-        ranges.write_text(json.dumps({module: {"min": -3, "max": 4.5} for module in weights}))
+        ranges = harness.write_json(tmp_path / "ranges.json", {module: {"min": -3, "max": 4.5} for module in weights})
         options = ["--activations", ranges]
     for path in shards(quantize(src, "--scheme", scheme, *options)):
         check_loads(path)

@@ -24,8 +24,7 @@ def written(quantize, tmp_path):
         src, arrays = mx.model(tmp_path / "src")
         options = []
         if scheme in ("fp8-tensor", "nvfp4"):
-            ranges = tmp_path / "ranges.json"
-            ranges.write_text(json.dumps({module: dict(zip(("min", "max"), RANGE)) for module in arrays}))
+            ranges = harness.write_json(tmp_path / "ranges.json", {module: dict(zip(("min", "max"), RANGE)) for module in arrays})
             options = ["--activations", ranges]
         plain = load(src)
         return (quantize(src, "--scheme", scheme, "--dialect", "modelopt", *options),
