@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "tests/gpu/gpu_common.cuh"
+#include "tests/gpu/verdicts.cuh"
 
-static int checks, failures;
 static uint64_t seed = 20261121;
 
 static double uniform(void) /* in [-1, 1) */

@@ -27,8 +27,8 @@
         }                                                                  \
     } while (0)
 
-/* Exit code 5 and a sentence where there is no Hopper GPU. */
-static inline tsr_cuda_device need_hopper(void)
+/* Ends with exit code 5 and a sentence if there is no GPU. */
+static inline tsr_cuda_device need_gpu(void)
 {
     tsr_cuda_device device;
     tsr_err err;
@@ -36,6 +36,13 @@ static inline tsr_cuda_device need_hopper(void)
         fprintf(stderr, "%s\n", err.msg);
         exit(5);
     }
+    return device;
+}
+
+/* The same if it is no Hopper GPU. */
+static inline tsr_cuda_device need_hopper(void)
+{
+    const tsr_cuda_device device = need_gpu();
     if (device.arch != 90) {
         fprintf(stderr, "the GPU %s is sm_%d; the fast kernels need sm_90\n", device.name, device.arch);
         exit(5);
@@ -46,6 +53,12 @@ static inline tsr_cuda_device need_hopper(void)
             "meson configure build -Dcuda_args= && ninja -C build\n");
 #endif
     return device;
+}
+
+/* Rounds x up to a multiple of `to`. */
+static inline int64_t up(int64_t x, int64_t to)
+{
+    return (x + to - 1) / to * to;
 }
 
 template <typename T> static T *device_array(size_t count)

@@ -10,10 +10,9 @@
 #include "kernels/cuda/block_fp8_convert.h"
 #include "kernels/cuda/block_fp8_gemm.h"
 #include "tests/gpu/gpu_common.cuh"
+#include "tests/gpu/verdicts.cuh"
 
-static int checks, failures;
-
-struct verdict {
+struct outcome {
     unsigned long long beyond; /* elements beyond the bound, or never written */
     double worst;              /* error over bound */
     double error, exact;       /* sums of squares */
@@ -47,7 +46,7 @@ __device__ static double binade(double x)
 }
 
 /* One warp an element of the sample: rows 0, row_step, ...; the bound is the one of block_fp8_gemm.h. */
-__global__ void judge(const tsr_block_fp8_gemm g, int64_t row_step, int64_t column_step, verdict *v)
+__global__ void judge(const tsr_block_fp8_gemm g, int64_t row_step, int64_t column_step, outcome *v)
 {
     const int lane = threadIdx.x % 32;
     const int64_t rows = (g.m + row_step - 1) / row_step, columns = (g.n + column_step - 1) / column_step;
@@ -125,17 +124,12 @@ __global__ void differing(const uint8_t *x, const uint8_t *y, int64_t bytes, uns
     }
 }
 
-static int64_t up(int64_t x, int64_t to)
-{
-    return (x + to - 1) / to * to;
-}
-
 static uint64_t seed = 20261121;
 
 /* Returns true if errors are no larger in the mean than roundings are, and lean to no side by more than a truncated sum does: 2^-12
  * of a value, and 6 standard errors (verify/evidence/kernel_tally.h). No single element shows a result that is truncated
  * or 0.1 % too large. */
-static bool as_expected(const verdict *v, tsr_gemm_out out)
+static bool as_expected(const outcome *v, tsr_gemm_out out)
 {
     enum { ENOUGH = 256 };
     const double rms = sqrt(v->rms / (double)v->judged), limit = out == TSR_GEMM_F32 ? 2 : 1.5;
@@ -151,7 +145,7 @@ static void check_shape(int64_t m, int64_t n, int64_t k, int64_t pad, const tsr_
     float *const scale_a = device_array<float>(tiles * ld_scale), *const scale_w =
                                                                       device_array<float>((n + 127) / 128 * tiles);
     uint8_t *const d = device_array<uint8_t>(m * ldd * 4), *const again = device_array<uint8_t>(m * ldd * 4);
-    verdict *const on_device = device_array<verdict>(1), found, *const v = &found;
+    outcome *const on_device = device_array<outcome>(1), found, *const v = &found;
     unsigned long long *const counts_on_device = device_array<unsigned long long>(2), counts[2];
     g.a = a, g.w = w, g.scale_a = scale_a, g.scale_w = scale_w;
     g.m = m, g.n = n, g.k = k, g.lda = g.ldw = ld, g.ldd = ldd, g.ld_scale_a = ld_scale;
@@ -346,8 +340,7 @@ int main(int argc, char **argv)
                                  {65, 257, 2048}, {127, 129, 640}, {129, 384, 513}, {200, 200, 4112}, {300, 1030, 896}};
     if (tiny) {
         check_shape(127, 129, 640, 0, every);
-        printf("%d checks, %d failed\n", checks, failures);
-        return failures != 0;
+        return conclude();
     }
     for (size_t s = 0; s < sizeof ragged / sizeof *ragged; ++s) {
         check_shape(ragged[s][0], ragged[s][1], ragged[s][2], 0, every);
@@ -373,6 +366,5 @@ int main(int argc, char **argv)
         }
         check_shape(8192, 8192, 8192, 0, automatic);
     }
-    printf("%d checks, %d failed\n", checks, failures);
-    return failures != 0 || checks == 0;
+    return conclude();
 }

@@ -12,11 +12,6 @@
 static uint64_t seed = 20261122;
 static tsr_cuda_device device;
 
-static int64_t up(int64_t x, int64_t to)
-{
-    return (x + to - 1) / to * to;
-}
-
 /* Where the rows of every group are. */
 struct layout {
     bool masked;
@@ -261,6 +256,5 @@ int main(int argc, char **argv)
         check_both(random_rows(8, 5000), 5000, 4096, 2048, 0, kAutomatic);
         check_both(std::vector<int32_t>(4, 140000), 140000, 130, 256, 0, kAutomatic); /* more than one launch takes */
     }
-    printf("%d checks, %d failed\n", checks, failures);
-    return failures != 0 || checks == 0;
+    return conclude();
 }

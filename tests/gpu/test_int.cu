@@ -328,13 +328,7 @@ static void check_many_tokens(void)
 
 int main(int argc, char **argv)
 {
-    tsr_cuda_device device;
-    tsr_err err;
-    if (tsr_cuda_current_device(&device, &err) != TSR_OK) {
-        fprintf(stderr, "%s\n", err.msg);
-        return 5;
-    }
-    arch = device.arch;
+    arch = need_gpu().arch;
     const bool small = argc > 1 && strcmp(argv[1], "small") == 0;
     if (argc > 1 && strcmp(argv[1], "few") == 0) { /* for racecheck */
         check_scaled(4, false, 128);
@@ -342,8 +336,7 @@ int main(int argc, char **argv)
         check_weight_only(1, 64, 128, 8, 0, true);
         check_weight_only(9, kManyColumns, 192, 4, 64, false);
         check_weight_only(33, 320, 576, 4, 32, true, true);
-        printf("%d checks, %d failed\n", checks, failures);
-        return failures != 0;
+        return conclude();
     }
     for (int i = 0; i < 8; ++i) {
         check_codes(i & 1 ? 4 : 8, (i & 2) != 0, (i & 4) != 0);
@@ -390,6 +383,5 @@ int main(int argc, char **argv)
             check_weight_only(1, 2048, 18432, i & 1 ? 4 : 8, 0, (i & 2) != 0);
         }
     }
-    printf("%d checks, %d failed\n", checks, failures);
-    return failures != 0 || checks == 0;
+    return conclude();
 }

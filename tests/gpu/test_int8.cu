@@ -172,19 +172,12 @@ static void check_refusals(void)
 
 int main(int argc, char **argv)
 {
-    tsr_cuda_device device;
-    tsr_err err;
-    if (tsr_cuda_current_device(&device, &err) != TSR_OK) {
-        fprintf(stderr, "%s\n", err.msg);
-        return 5;
-    }
-    arch = device.arch;
+    arch = need_gpu().arch;
     const bool small = argc > 1 && strcmp(argv[1], "small") == 0;
     few = argc > 1 && strcmp(argv[1], "few") == 0;
     if (few) {
         check_int8(17, 24, 112, 0);
-        printf("%d checks, %d failed\n", checks, failures);
-        return failures != 0;
+        return conclude();
     }
     const int64_t ragged[][3] = {{1, 1, 1},       {3, 5, 16},      {17, 130, 100},  {129, 257, 144}, {128, 128, 64},
                                  {65, 300, 1000}, {200, 64, 4112}, {300, 520, 384}, {257, 1032, 272}};
@@ -203,6 +196,5 @@ int main(int argc, char **argv)
         }
         check_int8(1024, 2112, 7168, 0, 7);
     }
-    printf("%d checks, %d failed\n", checks, failures);
-    return failures != 0 || checks == 0;
+    return conclude();
 }

@@ -404,6 +404,5 @@ int main(int argc, char **argv)
     }
     check_listed(device, small);
     check_refusals(device);
-    printf("%d checks, %d failed\n", checks, failures);
-    return failures != 0 || checks == 0;
+    return conclude();
 }

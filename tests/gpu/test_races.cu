@@ -14,11 +14,6 @@
 #include "kernels/cuda/weight_only_gemm.h"
 #include "tests/gpu/races.cuh"
 
-static int64_t up(int64_t x, int64_t to)
-{
-    return (x + to - 1) / to * to;
-}
-
 /* ---- block FP8 ---- */
 
 struct fp8_operands {
@@ -397,6 +392,5 @@ int main(int argc, char **argv)
                      2048, 300, fp8);
     }
     check_prefill(device);
-    printf("%d checks, %d failed\n", checks, failures);
-    return failures != 0 || checks == 0;
+    return conclude();
 }

@@ -5,11 +5,18 @@
 
 static int checks, failures;
 
-static void verdict(bool fine, const char *what, const char *detail)
+static inline void verdict(bool fine, const char *what, const char *detail)
 {
     checks += 1;
     failures += !fine;
     if (!fine) {
         printf("FAILED %s %s\n", what, detail);
     }
+}
+
+/* Prints 'N checks, N failed'. Returns the exit code. */
+static int conclude(void)
+{
+    printf("%d checks, %d failed\n", checks, failures);
+    return failures != 0 || checks == 0;
 }
