@@ -150,6 +150,13 @@ def expect(tool, args, wanted, *words):
     return err
 
 
+def shows(tool, args, wanted, *words):
+    """The same with the words on stdout. Returns its stdout."""
+    code, out, err = run(tool, args)
+    assert code == wanted and all(word in out for word in words), f"{' '.join(map(str, args))}: exit {code}\n{out}{err}"
+    return out
+
+
 def run_in(environment, tool, args, timeout=600, cpu=None):
     """Runs the tool in an environment. Otherwise as run()."""
     return _run([tool, *map(str, args)], timeout, cpu, env=environment)

@@ -181,8 +181,7 @@ def test_verify_fails_over_codes_that_no_config_speaks_of(tmp_path, tessera):
     """Tests a faulty output of an earlier version for DeepSeek-V4: experts copied as integers without a quantization_config."""
     src = write(tmp_path / "src", deepseek_v4(), DEEPSEEK)
     dst = write(tmp_path / "dst", deepseek_v4())
-    code, out, err = harness.run(tessera, ["verify", dst, "--against", src])
-    assert code == 1 and "quantization_config: missing" in out, out + err
+    harness.shows(tessera, ["verify", dst, "--against", src], 1, "quantization_config: missing")
 
 
 PLAIN = {

@@ -190,8 +190,7 @@ def test_two_dialects_side_by_side(tmp_path, tessera):
     for module in modules:
         expect(got, module)
     assert json.loads((dst / "config.json").read_text()) == {"model_type": "llama", "torch_dtype": "bfloat16"}
-    code, out, _ = harness.run(tessera, ["inspect", src])
-    assert code == 0 and all(kind in out for kind in ("fp8-block", "nvfp4-modelopt", "mxfp4-v4", "mxfp8")), out
+    harness.shows(tessera, ["inspect", src], 0, "fp8-block", "nvfp4-modelopt", "mxfp4-v4", "mxfp8")
 
 
 @pytest.mark.parametrize("layers, up, down", [

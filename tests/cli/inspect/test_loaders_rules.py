@@ -368,8 +368,7 @@ def test_rules_of_a_class_are_listed(tessera):
     of_class = {rule["what"] for rule in listed["sglang"]["rules"] if rule["of_class"]}
     assert "packed linear attention" in of_class
     assert not [rule for rule in list_rules(tessera, "llama2x")["sglang"]["rules"] if rule["of_class"]]
-    code, out, _ = harness.run(tessera, ["inspect", "--loaders", "qwen3_next"])
-    assert code == 0 and "packed linear attention" in out and listed["vllm"]["version"] in out
+    harness.shows(tessera, ["inspect", "--loaders", "qwen3_next"], 0, "packed linear attention", listed["vllm"]["version"])
 
 
 def test_the_first_row_of_a_condition_is_listed(tessera):

@@ -117,8 +117,7 @@ def test_threads_and_the_manifest(base, tmp_path, tessera):
     harness.succeed(tessera, ["verify", "manifest", dst])
     code, _, err = harness.run(tessera, ["merge", src, first, second, "-o", dst])
     assert code != 0 and "--force" in err, err
-    code, out, err = harness.run(tessera, ["merge", src, *words, "-o", tmp_path / "plan", "--dry-run"])
-    assert code == 0 and "an update of rank 4, times 0.1875; an update of rank 7, times" in out, out + err
+    harness.shows(tessera, ["merge", src, *words, "-o", tmp_path / "plan", "--dry-run"], 0, "an update of rank 4, times 0.1875; an update of rank 7, times")
 
 
 def test_a_directory_with_an_equals_sign(base, tmp_path, tessera):

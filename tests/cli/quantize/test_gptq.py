@@ -142,6 +142,5 @@ def test_verify_knows_the_method(calibrated, tessera, tmp_path):
     (following,) = [line.removeprefix("next: tessera ") for line in out.splitlines() if line.startswith("next: ")]
     assert following == f"verify {dst} --against {src} --method gptq"
     harness.succeed(tessera, following.split())
-    code, out, err = harness.run(tessera, following.split()[:-2])
-    assert code == 1 and "codes are not the nearest" in out and "give it to verify" in out
+    harness.shows(tessera, following.split()[:-2], 1, "codes are not the nearest", "give it to verify")
     harness.expect(tessera, [*following.split(), "--max-misrounded", "5"], 2, "--max-misrounded")

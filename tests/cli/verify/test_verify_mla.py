@@ -185,8 +185,7 @@ def test_devices(tessera, tmp_path, monkeypatch):
     assert "GPU" in result["device_note"] and result["device"].startswith("CPU")
     phases = result["phase_seconds"]
     assert min(phases.values()) > 0 and 0.5 * result["seconds"] < sum(phases.values()) <= result["seconds"] + 1e-6, phases
-    code, out, err = harness.run(tessera, ["verify", "mla", dst])
-    assert code == 0 and "checked on the CPU: " in out and "seconds: read" in out
+    harness.shows(tessera, ["verify", "mla", dst], 0, "checked on the CPU: ", "seconds: read")
 
 
 def test_missing_tensors_are_named(tessera, tmp_path):
