@@ -370,16 +370,6 @@ tsr_status tsr_make_dirs(const char *path, tsr_err *err)
     return status;
 }
 
-tsr_status tsr_free_space(const char *path, uint64_t *bytes, tsr_err *err)
-{
-    struct statvfs st;
-    if (statvfs(path, &st) != 0)
-        return tsr_fail_errno(err, "%s: cannot determine the free space", path);
-    /* A file system that reports no blocks has no limit (ramfs, tmpfs with size=0) or does not know it. */
-    *bytes = st.f_blocks == 0 ? UINT64_MAX : (uint64_t)st.f_bavail * st.f_frsize;
-    return TSR_OK;
-}
-
 tsr_status tsr_exists(const char *path, bool *exists, tsr_err *err)
 {
     struct stat st;
@@ -389,11 +379,15 @@ tsr_status tsr_exists(const char *path, bool *exists, tsr_err *err)
     return TSR_OK;
 }
 
-tsr_status tsr_free_files(const char *path, uint64_t *files, tsr_err *err)
+uint64_t tsr_free_bytes(const char *path)
 {
     struct statvfs st;
-    if (statvfs(path, &st) != 0)
-        return tsr_fail_errno(err, "%s: cannot determine the number of free inodes", path);
-    *files = st.f_files == 0 ? UINT64_MAX : (uint64_t)st.f_favail;
-    return TSR_OK;
+    /* A file system that reports no blocks has no limit (ramfs, tmpfs with size=0) or does not know it. */
+    return statvfs(path, &st) != 0 || st.f_blocks == 0 ? UINT64_MAX : (uint64_t)st.f_bavail * st.f_frsize;
+}
+
+uint64_t tsr_free_files(const char *path)
+{
+    struct statvfs st;
+    return statvfs(path, &st) != 0 || st.f_files == 0 ? UINT64_MAX : (uint64_t)st.f_favail;
 }

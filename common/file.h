@@ -84,11 +84,10 @@ tsr_status tsr_remove_tree(const char *path, tsr_err *err);
 /* Creates a directory and its parents, durably. An existing directory is not an error. */
 tsr_status tsr_make_dirs(const char *path, tsr_err *err);
 
-/* Finds the bytes that an ordinary user may still write on the file system of `path`; UINT64_MAX if it reports none. */
-tsr_status tsr_free_space(const char *path, uint64_t *bytes, tsr_err *err);
-
-/* Finds the number of files that may still be created on the file system of `path`; UINT64_MAX if it has no limit. */
-tsr_status tsr_free_files(const char *path, uint64_t *files, tsr_err *err);
+/* Return the bytes that an ordinary user may still write on the file system of `path`, and the number of files that may
+ * still be created; UINT64_MAX: it has no limit, or does not report one. */
+uint64_t tsr_free_bytes(const char *path);
+uint64_t tsr_free_files(const char *path);
 
 /* Sets *exists if `path` exists. Missing permission to find out is an error. */
 tsr_status tsr_exists(const char *path, bool *exists, tsr_err *err);

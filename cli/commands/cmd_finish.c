@@ -76,9 +76,9 @@ static tsr_status check(tsr_command_context *c, tsr_err *err)
         return tsr_fail(err, TSR_E_USAGE, "no output given: tessera finish DST");
     TSR_TRY(take_address(c, err));
     f->words = tsr_arena_alloc(&c->arena, (TSR_MOST_WORDS + 1) * sizeof *f->words);
-    return f->words == NULL ? tsr_out_of_memory(err, NULL)
-                            : tsr_options_spell(c->options, c->given, "--source --spool", &c->arena, f->words,
-                                                TSR_MOST_WORDS, &f->n_words, err);
+    return f->words == NULL
+               ? tsr_out_of_memory(err, NULL)
+               : tsr_options_spell(c->options, c->given, "--source --spool", &c->arena, f->words, &f->n_words, err);
 }
 
 static void list_paths(const tsr_command_context *c, tsr_io_paths *paths)

@@ -55,7 +55,7 @@ static const char *spell_value(const tsr_option *o, const char *text, tsr_arena 
 }
 
 /* Spells an option; a list as many times as it was given. */
-static tsr_status spell(const tsr_option *o, tsr_arena *arena, const char **words, size_t most, size_t *n, tsr_err *err)
+static tsr_status spell(const tsr_option *o, tsr_arena *arena, const char **words, size_t *n, tsr_err *err)
 {
     const size_t times = o->kind == TSR_OPT_LIST ? ((const tsr_list *)o->value)->count : 1;
     for (size_t i = 0; i < times; i++) {
@@ -63,7 +63,7 @@ static tsr_status spell(const tsr_option *o, tsr_arena *arena, const char **word
                                  : o->kind == TSR_OPT_LIST
                                      ? spell_value(o, ((const tsr_list *)o->value)->items[i], arena)
                                      : tsr_option_spell(o, arena);
-        if (word == NULL || *n == most)
+        if (word == NULL || *n == TSR_MOST_WORDS)
             return tsr_out_of_memory(err, "for the words of the command");
         words[(*n)++] = word;
     }
@@ -71,11 +71,11 @@ static tsr_status spell(const tsr_option *o, tsr_arena *arena, const char **word
 }
 
 tsr_status tsr_options_spell(const tsr_option *options, uint64_t given, const char *except, tsr_arena *arena,
-                             const char **words, size_t most, size_t *n, tsr_err *err)
+                             const char **words, size_t *n, tsr_err *err)
 {
     for (size_t i = 0; options[i].name != NULL; i++) {
         if ((given >> i & 1) != 0 && !tsr_is_listed(except, options[i].name))
-            TSR_TRY(spell(&options[i], arena, words, most, n, err));
+            TSR_TRY(spell(&options[i], arena, words, n, err));
     }
     return TSR_OK;
 }
@@ -93,7 +93,7 @@ tsr_status tsr_shard_note_command(tsr_shard_run *run, const char *command, const
     for (size_t i = 0; i < n_sources; i++)
         words[n++] = absolute(&run->arena, sources[i]);
     TSR_TRY(tsr_arena_status(&run->arena, TSR_OK, err));
-    TSR_TRY(tsr_options_spell(options, given, kOfProcess, &run->arena, words, TSR_MOST_WORDS, &n, err));
+    TSR_TRY(tsr_options_spell(options, given, kOfProcess, &run->arena, words, &n, err));
     for (size_t i = 0; i < n; i++) {
         if (!tsr_is_printable(words[i]))
             return tsr_fail(err, TSR_E_USAGE,

@@ -22,9 +22,9 @@ tsr_status tsr_shard_note_command(tsr_shard_run *run, const char *command, const
                                   const tsr_option *options, uint64_t given, tsr_err *err);
 
 /* Appends the given options, except those listed in `except`, as words of a command line: after words[*n], at most
- * `most` in all. */
+ * TSR_MOST_WORDS in all. */
 tsr_status tsr_options_spell(const tsr_option *options, uint64_t given, const char *except, tsr_arena *arena,
-                             const char **words, size_t most, size_t *n, tsr_err *err);
+                             const char **words, size_t *n, tsr_err *err);
 
 /* Returns the shard; NULL: no shards. */
 const tsr_shard *tsr_shard_of(const tsr_shard_run *run);

@@ -70,7 +70,7 @@ static bool find_folder(const char *dst, char path[PATH_MAX])
 static bool find_free(const char *dst, uint64_t *bytes)
 {
     char path[PATH_MAX];
-    return find_folder(dst, path) && tsr_free_space(path, bytes, NULL) == TSR_OK && *bytes != UINT64_MAX;
+    return find_folder(dst, path) && (*bytes = tsr_free_bytes(path)) != UINT64_MAX;
 }
 
 void tsr_space_print(const tsr_plan *plan, const char *dst)

@@ -224,16 +224,15 @@ static uint64_t space_at_most(const tsr_plan *plan, const bool *finished)
 
 static uint64_t missing_bytes(const char *dst, uint64_t need)
 {
-    uint64_t have = 0;
-    return tsr_free_space(dst, &have, NULL) != TSR_OK || need <= have ? 0 : need - have;
+    const uint64_t have = tsr_free_bytes(dst);
+    return need <= have ? 0 : need - have;
 }
 
 /* Returns how many files cannot be created in `dst` for lack of inodes. Each file with block statistics has another one
  * in .tessera, and .tessera has one for all. */
 static uint64_t missing_files(const tsr_plan *plan, const char *dst, const bool *finished)
 {
-    uint64_t need = plan->n_texts + 1 /* the manifest */ + (plan->report != NULL) + (plan->card.write != NULL),
-             have = 0;
+    uint64_t need = plan->n_texts + 1 /* the manifest */ + (plan->report != NULL) + (plan->card.write != NULL);
     bool any_blocks = false;
     for (size_t i = 0; i < plan->n_files; i++) {
         const bool blocks = tsr_plan_block_bytes(plan, i) > 0;
@@ -241,7 +240,8 @@ static uint64_t missing_files(const tsr_plan *plan, const char *dst, const bool 
         any_blocks = any_blocks || blocks;
     }
     need += any_blocks;
-    return tsr_free_files(dst, &have, NULL) != TSR_OK || need <= have ? 0 : need - have;
+    const uint64_t have = tsr_free_files(dst);
+    return need <= have ? 0 : need - have;
 }
 
 static tsr_status lacks_bytes(const char *dst, uint64_t missing, tsr_err *err)

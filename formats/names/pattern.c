@@ -54,13 +54,13 @@ static tsr_status emit(parser *p, tsr_step_kind op, int32_t x, int32_t y)
     return TSR_OK;
 }
 
-/* Inserts a step at `start`. The following steps move together. They refer to each other by distance, and none refers
+/* Inserts at `start` a choice between the next step and the one `other` steps on. The following steps move together. They refer to each other by distance, and none refers
  * to a step before `start`, so the distances stay valid. */
-static tsr_status insert(parser *p, size_t start, tsr_step_kind op, int32_t x, int32_t y)
+static tsr_status insert_choice(parser *p, size_t start, int32_t other)
 {
     TSR_TRY(make_room(p, 1));
     memmove(p->steps + start + 1, p->steps + start, (p->count - start) * sizeof *p->steps);
-    p->steps[start] = (step){op, x, y};
+    p->steps[start] = (step){TSR_STEP_EITHER, 1, other};
     p->count++;
     return TSR_OK;
 }
@@ -281,7 +281,7 @@ static tsr_status repeat(parser *p, size_t start, int least, int most)
     const size_t length = p->count - start;
     const int32_t n = (int32_t)length;
     if (most == UNBOUNDED && least == 0) {
-        TSR_TRY(insert(p, start, TSR_STEP_EITHER, 1, n + 2));
+        TSR_TRY(insert_choice(p, start, n + 2));
         return emit(p, TSR_STEP_GO, -(n + 1), 0);
     }
     if (most == UNBOUNDED) {
@@ -296,7 +296,7 @@ static tsr_status repeat(parser *p, size_t start, int least, int most)
     for (int i = 0; i < optional; i++) {
         const int32_t to_end = (int32_t)(optional - i) * (n + 1);
         if (i == 0 && least == 0) {
-            TSR_TRY(insert(p, start, TSR_STEP_EITHER, 1, to_end));
+            TSR_TRY(insert_choice(p, start, to_end));
             continue;
         }
         TSR_TRY(emit(p, TSR_STEP_EITHER, 1, to_end));
@@ -348,7 +348,7 @@ static tsr_status read_alternatives(parser *p)
         if (*p->at != '|')
             break;
         p->at++;
-        TSR_TRY(insert(p, start, TSR_STEP_EITHER, 1, (int32_t)(p->count - start) + 2));
+        TSR_TRY(insert_choice(p, start, (int32_t)(p->count - start) + 2));
         /* Until the end is known, each TSR_STEP_GO points back at the previous one. */
         TSR_TRY(emit(p, TSR_STEP_GO, last == SIZE_MAX ? 0 : (int32_t)(p->count - last), 0));
         last = p->count - 1;

@@ -52,8 +52,8 @@ static void count_tokens(const check *c, size_t layer, tsr_judgement *stream, ts
     const tsr_token_choice *const x = &c->source.choice, *const y = &c->model.choice;
     if (c->source.kinds[layer] != TSR_LAYER_INDEXED || x->bits == NULL || y->bits == NULL)
         return;
-    tsr_token_choice_compare(x, 0, y, 0, &c->tokens, &stream->tokens, &stream->tokens_agreed);
-    tsr_token_choice_compare(x, 0, y, c->n, &c->tokens, &alone->tokens, &alone->tokens_agreed);
+    tsr_token_choice_compare(x, y, 0, &c->tokens, &stream->tokens, &stream->tokens_agreed);
+    tsr_token_choice_compare(x, y, c->n, &c->tokens, &alone->tokens, &alone->tokens_agreed);
 }
 
 /* Marks a judgement below `least` dB as a fault; `fault` is the buffer of its text. */

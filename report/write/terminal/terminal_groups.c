@@ -57,16 +57,16 @@ static double full_of(const tsr_groups *groups, double (*value)(const tsr_tensor
     return fmax(largest, 2 * usual);
 }
 
-static void draw_number(tsr_text *text, const char *format, double value, int room)
+static void draw_number(tsr_text *text, const char *format, double value)
 {
     if (isnan(value))
-        tsr_text_printf(text, "%*s", room, "-");
+        tsr_text_printf(text, "%8s", "-");
     else if (isinf(value))
-        tsr_text_printf(text, "%*s", room, value > 0 ? "exact" : "lost");
+        tsr_text_printf(text, "%8s", value > 0 ? "exact" : "lost");
     else
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wformat-nonliteral"
-        tsr_text_printf(text, format, room, value);
+        tsr_text_printf(text, format, value);
 #pragma GCC diagnostic pop
 }
 
@@ -91,11 +91,11 @@ static void draw_bar_line(tsr_text *text, const tsr_style *style, const tsr_tens
     tsr_draw(text, style, TSR_INK_BAD, marked ? "! " : "  ");
     tsr_draw_fitted(text, style, TSR_INK_NONE, g->label, label_of(style) - 2);
     tsr_text_printf(text, "%6u", g->count);
-    draw_number(text, "%*.2f", g->lowest, 8);
-    draw_number(text, "%*.2f", g->median, 8);
+    draw_number(text, "%8.2f", g->lowest);
+    draw_number(text, "%8.2f", g->median);
     tsr_text_append(text, " ", 1);
     tsr_draw_bar(text, style, g->outlier ? TSR_INK_BAD : TSR_INK_NONE, g->relative, full, room);
-    draw_number(text, "%*.3f", g->worst_block, 8);
+    draw_number(text, "%8.3f", g->worst_block);
     tsr_text_append(text, "\n", 1);
 }
 

@@ -65,12 +65,12 @@ static size_t count_bits(const uint64_t *x, const uint64_t *y, size_t words)
     return n;
 }
 
-void tsr_token_choice_compare(const tsr_token_choice *x, size_t x_first, const tsr_token_choice *y, size_t y_first,
+void tsr_token_choice_compare(const tsr_token_choice *x, const tsr_token_choice *y, size_t y_first,
                               const tsr_tokens *tokens, uint64_t *chosen, uint64_t *alike)
 {
     const size_t n = tokens->count;
     for (size_t i = 0; i < x->groups * n; i++) {
-        const uint64_t *const a = row_of(x, i / n, x_first + i % n), *const b = row_of(y, i / n, y_first + i % n);
+        const uint64_t *const a = row_of(x, i / n, i % n), *const b = row_of(y, i / n, y_first + i % n);
         const size_t own = count_bits(a, a, x->words);
         if (own >= (tsr_token_position(tokens, i % n) + 1) / x->rate)
             continue;

@@ -31,9 +31,8 @@ tsr_status tsr_token_choice_repeat(const tsr_token_choice *choice, size_t times,
 /* Copies all rows of `part` to the rows of `whole` from token `first` on. */
 void tsr_token_choice_place(tsr_token_choice *whole, size_t first, const tsr_token_choice *part);
 
-/* Counts what x chooses for `tokens`, whose rows begin at x_first, and those of them that y chooses, too, in rows from
- * y_first on. Queries that see all positions up to their own are not counted. */
-void tsr_token_choice_compare(const tsr_token_choice *x, size_t x_first, const tsr_token_choice *y, size_t y_first,
+/* Counts what x chooses for `tokens`, and those of them that y chooses, too, in rows from y_first on. Queries that see all positions up to their own are not counted. */
+void tsr_token_choice_compare(const tsr_token_choice *x, const tsr_token_choice *y, size_t y_first,
                               const tsr_tokens *tokens, uint64_t *chosen, uint64_t *alike);
 
 /* Scores of consecutive queries of one sequence. A query chooses among blocks of the keys that are visible

@@ -73,7 +73,7 @@ static tsr_status judge_scores(const pass *p, const char *what, const double *x,
     tsr_mla_judge_sqnr(&j, x, y, b->queries, b->longest, p->s->min_sqnr);
     tsr_status status = choose(p, y, &other, err);
     if (status == TSR_OK) {
-        tsr_token_choice_compare(chosen, 0, &other, 0, &tokens, &j.tokens, &j.tokens_agreed);
+        tsr_token_choice_compare(chosen, &other, 0, &tokens, &j.tokens, &j.tokens_agreed);
         tsr_lap(p->evidence, TSR_PHASE_JUDGE, p->since);
         status = tsr_evidence_add(p->evidence, &j, err);
     }

@@ -95,15 +95,15 @@ Test(token_choice, queries_that_see_everything_are_not_counted)
     cr_assert_eq(tsr_token_choice_make(&y, 1, &kTokens, 1, NULL), TSR_OK);
     for (size_t token = 0; token < kTokens.count; token++)
         tsr_token_choice_add_all(&x, token, tsr_token_position(&kTokens, token));
-    tsr_token_choice_compare(&x, 0, &y, 0, &kTokens, &chosen, &alike);
+    tsr_token_choice_compare(&x, &y, 0, &kTokens, &chosen, &alike);
     cr_assert(chosen == 0 && alike == 0);
     x.bits[30 * x.words] = 0x16; /* position 10 of the second sequence sees 1, 2 and 4 */
     y.bits[30 * y.words] = 0x1C;
-    tsr_token_choice_compare(&x, 0, &y, 0, &kTokens, &chosen, &alike);
+    tsr_token_choice_compare(&x, &y, 0, &kTokens, &chosen, &alike);
     cr_assert(chosen == 3 && alike == 2);
     cr_assert_eq(tsr_token_choice_repeat(&y, 2, &both, NULL), TSR_OK);
     tsr_token_choice_place(&both, kTokens.count, &x);
-    tsr_token_choice_compare(&x, 0, &both, kTokens.count, &kTokens, &chosen, &alike);
+    tsr_token_choice_compare(&x, &both, kTokens.count, &kTokens, &chosen, &alike);
     cr_assert(chosen == 6 && alike == 5);
     tsr_token_choice_free(&x);
     tsr_token_choice_free(&y);
