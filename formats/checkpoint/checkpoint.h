@@ -145,6 +145,9 @@ tsr_status tsr_checkpoint_is_adapter(const char *path, tsr_err *err);
  * n_side_files. */
 tsr_tensor tsr_checkpoint_side_file(const tsr_checkpoint *checkpoint, size_t i);
 
+/* Finds a side file by its name. */
+bool tsr_checkpoint_find_side_file(const tsr_checkpoint *checkpoint, const char *name, tsr_tensor *file);
+
 /* Rejects a side file whose contents do not match its name: a Git LFS pointer, or an empty .json, .model or .tiktoken.
  * TSR_E_FORMAT. */
 tsr_status tsr_checkpoint_check_side_file(const tsr_checkpoint *checkpoint, size_t i, tsr_err *err);
@@ -152,6 +155,16 @@ tsr_status tsr_checkpoint_check_side_file(const tsr_checkpoint *checkpoint, size
 /* Reads the text of the side file `name`, a JSON object, into `arena`; NULL if there is none. */
 tsr_status tsr_checkpoint_side_text(const tsr_checkpoint *checkpoint, const char *name, tsr_arena *arena,
                                     const char **text, size_t *size, tsr_err *err);
+
+/* The text of a side file. */
+typedef struct tsr_side_text {
+    const char *path, *text; /* NULL: there is no such file */
+    size_t size;
+} tsr_side_text;
+
+/* Reads a side file of any size, which must be valid JSON, into `arena`. */
+tsr_status tsr_checkpoint_side_json(const tsr_checkpoint *checkpoint, const char *name, tsr_arena *arena,
+                                    tsr_side_text *found, tsr_err *err);
 
 /* Return a hash of names, sizes, times and headers of all files except config.json; and a hash of these, config.json
  * and Tessera's version. */

@@ -6,30 +6,6 @@
 
 #include <string.h>
 
-typedef struct found {
-    const char *path, *text; /* NULL: there is no such file */
-    size_t size;
-} found;
-
-static tsr_status find(const tsr_checkpoint *c, const char *name, tsr_arena *arena, found *f, tsr_err *err)
-{
-    *f = (found){.text = NULL};
-    for (size_t i = 0; i < c->n_side_files; i++) {
-        const tsr_tensor file = tsr_checkpoint_side_file(c, i);
-        if (strcmp(file.name, name) != 0)
-            continue;
-        char *const text = tsr_arena_alloc(arena, file.bytes + 1);
-        if (text == NULL)
-            return tsr_fail(err, TSR_E_NOMEM, "%s: out of memory", c->files[file.file].path);
-        TSR_TRY(tsr_checkpoint_read(c, &file, 0, text, file.bytes, err));
-        *f = (found){c->files[file.file].path, text, file.bytes};
-        tsr_json_reader r = tsr_json_open(f->path, text, file.bytes);
-        TSR_TRY(tsr_json_skip(&r, NULL, err));
-        return tsr_json_finish(&r, err);
-    }
-    return TSR_OK;
-}
-
 static uint64_t count(tsr_json_text array)
 {
     tsr_json_reader r = tsr_json_open("", array.data, array.size);
@@ -45,14 +21,14 @@ static uint64_t count(tsr_json_text array)
 
 tsr_status tsr_rank_file_read(tsr_rank_file *m, const tsr_checkpoint *c, tsr_arena *arena, tsr_err *err)
 {
-    found f;
+    tsr_side_text f;
     tsr_json_text weights;
     *m = (tsr_rank_file){.ranks = 0};
-    TSR_TRY(find(c, TSR_RANK_NAME, arena, &f, err));
+    TSR_TRY(tsr_checkpoint_side_json(c, TSR_RANK_NAME, arena, &f, err));
     if (f.text != NULL && (!tsr_json_find_u64(f.text, f.size, "rank", &m->rank) ||
                            !tsr_json_find_u64(f.text, f.size, "ranks", &m->ranks) || m->rank >= m->ranks))
         return tsr_fail(err, TSR_E_FORMAT, "%s: the rank or the number of ranks is missing", f.path);
-    TSR_TRY(find(c, TSR_LAYOUT_NAME, arena, &f, err));
+    TSR_TRY(tsr_checkpoint_side_json(c, TSR_LAYOUT_NAME, arena, &f, err));
     if (f.text == NULL)
         return TSR_OK;
     m->target = tsr_json_find_string(f.text, f.size, "target", arena);

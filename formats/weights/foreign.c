@@ -314,17 +314,13 @@ tsr_status tsr_refuse_sparsity(tsr_json_text q, const char *where, tsr_err *err)
 
 const char *tsr_layout_target(const tsr_checkpoint *c)
 {
-    for (size_t i = 0; i < c->n_side_files; i++) {
-        const tsr_tensor file = tsr_checkpoint_side_file(c, i);
-        if (strcmp(file.name, TSR_LAYOUT_NAME) != 0)
-            continue;
-        char head[256] = {0};
-        const size_t size = (size_t)tsr_min_u64(file.bytes, sizeof head - 1);
-        if (tsr_checkpoint_read(c, &file, 0, head, size, NULL) != TSR_OK)
-            return "fastertransformer";
-        const char *const target = strstr(head, "\"target\"");
-        const char *const trtllm = target == NULL ? NULL : strstr(target, "\"trtllm\"");
-        return trtllm != NULL && trtllm - target < 16 ? "trtllm" : "fastertransformer";
-    }
-    return NULL;
+    tsr_tensor file;
+    char head[256] = {0};
+    if (!tsr_checkpoint_find_side_file(c, TSR_LAYOUT_NAME, &file))
+        return NULL;
+    if (tsr_checkpoint_read(c, &file, 0, head, tsr_min_u64(file.bytes, sizeof head - 1), NULL) != TSR_OK)
+        return "fastertransformer";
+    const char *const target = strstr(head, "\"target\"");
+    const char *const trtllm = target == NULL ? NULL : strstr(target, "\"trtllm\"");
+    return trtllm != NULL && trtllm - target < 16 ? "trtllm" : "fastertransformer";
 }

@@ -51,21 +51,12 @@ static const char *find_string(const taking *k, tsr_json_text object, const char
 
 /* ---- locating data ---- */
 
-static int by_name(const void *key, const void *file)
-{
-    return strcmp(key, ((const tsr_file *)file)->name);
-}
-
 /* Finds the side file of this name as a tensor of bytes. */
 static bool find_file(const taking *k, const char *name, tsr_tensor *tensor)
 {
-    const tsr_checkpoint *const c = k->source;
-    const tsr_file *const first = c->files + c->n_files;
-    const tsr_file *const found = bsearch(name, first, c->n_side_files, sizeof *first, by_name);
-    if (found == NULL)
+    if (!tsr_checkpoint_find_side_file(k->source, name, tensor))
         return false;
-    *tensor = tsr_checkpoint_side_file(c, (size_t)(found - first));
-    k->used_files[found - first] = true;
+    k->used_files[tensor->file - k->source->n_files] = true;
     return true;
 }
 

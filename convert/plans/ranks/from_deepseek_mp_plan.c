@@ -43,18 +43,11 @@ static bool find_u64(const joining *j, const char *key, uint64_t *value)
 static tsr_status find_config(joining *j)
 {
     const tsr_checkpoint *const c = j->ranks[0];
-    for (size_t i = 0; j->config == NULL && i < c->n_side_files; i++) {
-        const tsr_tensor file = tsr_checkpoint_side_file(c, i);
-        if (strcmp(file.name, TSR_DEEPSEEK_MANIFEST) != 0)
-            continue;
-        char *const text = tsr_arena_alloc(&j->plan->arena, file.bytes + 1);
-        if (text == NULL)
-            return tsr_out_of_memory(j->err, "while planning");
-        TSR_TRY(tsr_checkpoint_read(c, &file, 0, text, file.bytes, j->err));
-        tsr_json_reader r = tsr_json_open(c->files[file.file].path, text, file.bytes);
-        TSR_TRY(tsr_json_skip(&r, NULL, j->err));
-        TSR_TRY(tsr_json_finish(&r, j->err));
-        j->config = tsr_json_find_string(text, file.bytes, "config", &j->plan->arena);
+    tsr_side_text found = {.text = NULL};
+    if (j->config == NULL)
+        TSR_TRY(tsr_checkpoint_side_json(c, TSR_DEEPSEEK_MANIFEST, &j->plan->arena, &found, j->err));
+    if (found.text != NULL) {
+        j->config = tsr_json_find_string(found.text, found.size, "config", &j->plan->arena);
         j->config_size = j->config == NULL ? 0 : strlen(j->config);
     }
     if (j->config == NULL)

@@ -195,30 +195,18 @@ tsr_status tsr_tp_plan(tsr_plan *plan, const tsr_checkpoint *const *source, cons
 typedef struct joining {
     const tsr_checkpoint *const *ranks;
     size_t n;
-    const char *manifest; /* manifest of rank 0 */
-    size_t size;
-    tsr_slicing *cuts; /* [tensors of rank 0]; rows = 0: not cut */
+    tsr_side_text manifest; /* that of rank 0 */
+    tsr_slicing *cuts;      /* [tensors of rank 0]; rows = 0: not cut */
     uint64_t joined;
 } joining;
 
-static tsr_status read_manifest(const tsr_checkpoint *c, tsr_arena *arena, const char **text, size_t *size,
-                                tsr_err *err)
+static tsr_status read_manifest(const tsr_checkpoint *c, tsr_arena *arena, tsr_side_text *manifest, tsr_err *err)
 {
-    for (size_t i = 0; i < c->n_side_files; i++) {
-        const tsr_tensor file = tsr_checkpoint_side_file(c, i);
-        if (strcmp(file.name, MANIFEST) != 0)
-            continue;
-        char *const copy = tsr_arena_alloc(arena, file.bytes + 1);
-        if (copy == NULL)
-            return tsr_out_of_memory(err, "while planning");
-        TSR_TRY(tsr_checkpoint_read(c, &file, 0, copy, file.bytes, err));
-        tsr_json_reader r = tsr_json_open(c->files[file.file].path, copy, file.bytes);
-        *text = copy;
-        *size = file.bytes;
-        TSR_TRY(tsr_json_skip(&r, NULL, err));
-        return tsr_json_finish(&r, err);
-    }
-    return tsr_fail(err, TSR_E_FORMAT, "%s: no " MANIFEST ": not a rank that 'tessera convert --to tp' made", c->path);
+    TSR_TRY(tsr_checkpoint_side_json(c, MANIFEST, arena, manifest, err));
+    return manifest->text != NULL
+               ? TSR_OK
+               : tsr_fail(err, TSR_E_FORMAT, "%s: no " MANIFEST ": not a rank that 'tessera convert --to tp' made",
+                          c->path);
 }
 
 /* Checks the rank and the number of ranks that each directory states. */
@@ -226,12 +214,11 @@ static tsr_status check_ranks(const joining *j, tsr_err *err)
 {
     for (size_t k = 0; k < j->n; k++) {
         tsr_arena scratch = {0};
-        const char *text = j->manifest;
-        size_t size = j->size;
+        tsr_side_text m = j->manifest;
         uint64_t rank = UINT64_MAX, ranks = 0;
-        tsr_status status = k == 0 ? TSR_OK : read_manifest(j->ranks[k], &scratch, &text, &size, err);
-        if (status == TSR_OK && (!tsr_json_find_u64(text, size, "rank", &rank) ||
-                                 !tsr_json_find_u64(text, size, "ranks", &ranks) || rank != k || ranks != j->n))
+        tsr_status status = k == 0 ? TSR_OK : read_manifest(j->ranks[k], &scratch, &m, err);
+        if (status == TSR_OK && (!tsr_json_find_u64(m.text, m.size, "rank", &rank) ||
+                                 !tsr_json_find_u64(m.text, m.size, "ranks", &ranks) || rank != k || ranks != j->n))
             status = tsr_fail(err, TSR_E_MISMATCH,
                               "%s: rank %zu of %zu was expected here, but its " MANIFEST " says %llu of %llu",
                               j->ranks[k]->path, k, j->n, U64(rank), U64(ranks));
@@ -265,7 +252,7 @@ static tsr_status read_cuts(joining *j, tsr_err *err)
     tsr_json_text cuts, key;
     tsr_arena names = {0};
     bool more;
-    if (!tsr_json_find(j->manifest, j->size, "cuts", &cuts))
+    if (!tsr_json_find(j->manifest.text, j->manifest.size, "cuts", &cuts))
         return tsr_fail(err, TSR_E_FORMAT, "%s/" MANIFEST ": no 'cuts'", c->path);
     tsr_json_reader r = tsr_json_open(MANIFEST, cuts.data, cuts.size);
     tsr_status status = tsr_json_enter_object(&r, err);
@@ -364,7 +351,7 @@ static tsr_status plan_shards(tsr_plan *plan, joining *j, tsr_err *err)
     const tsr_checkpoint *const c = j->ranks[0];
     tsr_json_text shards, shard;
     bool more;
-    if (!tsr_json_find(j->manifest, j->size, "shards", &shards))
+    if (!tsr_json_find(j->manifest.text, j->manifest.size, "shards", &shards))
         return tsr_fail(err, TSR_E_FORMAT, "%s/" MANIFEST ": no 'shards'", c->path);
     tsr_json_reader r = tsr_json_open(MANIFEST, shards.data, shards.size);
     TSR_TRY(tsr_json_enter_array(&r, err));
@@ -450,15 +437,15 @@ static tsr_status plan_whole(tsr_plan *plan, joining *j, tsr_err *err)
     plan->next = "tessera inspect DST"; /* `verify` cannot compare with the ranks */
     if (j->cuts == NULL || plan->command == NULL)
         return tsr_out_of_memory(err, "while planning");
-    TSR_TRY(read_manifest(c, &plan->arena, &j->manifest, &j->size, err));
+    TSR_TRY(read_manifest(c, &plan->arena, &j->manifest, err));
     TSR_TRY(check_ranks(j, err));
     TSR_TRY(read_cuts(j, err));
     TSR_TRY(plan_shards(plan, j, err));
-    const char *const index = tsr_json_find_string(j->manifest, j->size, "index", &plan->arena);
+    const char *const index = tsr_json_find_string(j->manifest.text, j->manifest.size, "index", &plan->arena);
     if (index == NULL && plan->n_files > 1)
         return tsr_fail(err, TSR_E_FORMAT, "%s/" MANIFEST ": damaged: %zu shards, but no index", c->path,
                         plan->n_files);
-    const char *const index_name = tsr_json_find_string(j->manifest, j->size, "index_name", &plan->arena);
+    const char *const index_name = tsr_json_find_string(j->manifest.text, j->manifest.size, "index_name", &plan->arena);
     if (index != NULL && (index_name == NULL || !tsr_is_index_name(index_name)))
         return tsr_fail(err, TSR_E_FORMAT, "%s/" MANIFEST ": '%s' is not a valid name of an index", c->path,
                         index_name == NULL ? "" : index_name);
