@@ -107,13 +107,6 @@ static tsr_status drop_last_column(const tsr_device_mla *kernel, size_t rank, co
     return sound.project(kernel, rank, &other, e);
 }
 
-static tsr_status lose_a_rank(tsr_device *of, size_t ranks, tsr_out out, float *parts, size_t n, double *seconds,
-                              tsr_err *e)
-{
-    memset(parts + n, 0, n * sizeof *parts);
-    return sound.ranks.sum(of, ranks, out, parts, n, seconds, e);
-}
-
 static tsr_status add_in_bf16(tsr_device *of, size_t ranks, tsr_out out, float *parts, size_t n, double *seconds,
                               tsr_err *e)
 {
@@ -130,14 +123,6 @@ static tsr_status add_in_19_bits(tsr_device *of, size_t ranks, tsr_out out, floa
         parts[i] = shifted - (shifted - parts[i]);
     }
     return sound.ranks.sum(of, ranks, out, parts, n, seconds, e);
-}
-
-static tsr_status forget_to_send(tsr_device *of, size_t ranks, tsr_out out, float *parts, size_t n, double *seconds,
-                                 tsr_err *e)
-{
-    const tsr_status status = sound.ranks.sum(of, ranks, out, parts, n, seconds, e);
-    parts[2 * n - 1] = nextafterf(parts[2 * n - 1], 9);
-    return status;
 }
 
 /* Makes a tensor core's result that is off by one part in 150 if `variant` is set. */
@@ -222,6 +207,7 @@ Test(mla, planted_faults_are_found)
         {"cpu, paged decode, 2 ranks in turn: sum against uncut: ranks hold", NULL, NULL, forget_to_send},
     };
     sound = device.mlas[0];
+    sound_sum = sound.ranks.sum;
     for (size_t i = 0; i < sizeof kFaults / sizeof *kFaults; i++) {
         device.mlas[0].run = kFaults[i].run != NULL ? kFaults[i].run : sound.run;
         device.mlas[0].project = kFaults[i].project != NULL ? kFaults[i].project : sound.project;
