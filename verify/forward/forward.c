@@ -186,6 +186,7 @@ tsr_status tsr_forward_layer(tsr_forward *f, size_t layer, const tsr_tokens *tok
     tsr_status status = TSR_OK;
     f->noise = 0;
     *routed = false;
+    tsr_ahead_begin(f, layer, n);
     TSR_TRY(tsr_forward_round(f, x, n * f->width, err));
     if (f->streams > 1) {
         TSR_TRY(run_half(f, layer, true, tokens, x, choices, routed, err));

@@ -185,6 +185,8 @@ typedef struct tsr_forward {
     tsr_exchange exchange;    /* takes effect in linear layers, at the next layer or head */
     tsr_collector *collector; /* receives the inputs of linear layers; NULL: they are not collected. Borrowed */
 
+    struct tsr_ahead *ahead; /* reads weights ahead; NULL: not started */
+
     tsr_token_choice choice; /* made by the last layer with an indexer */
 
     /* Totals of the layers run so far. */

@@ -419,6 +419,7 @@ tsr_status tsr_forward_open(tsr_forward *f, const tsr_side *side, tsr_err *err)
 
 void tsr_forward_close(tsr_forward *f)
 {
+    tsr_ahead_end(f);
     tsr_token_choice_free(&f->choice);
     tsr_arena_free(&f->arena);
 }

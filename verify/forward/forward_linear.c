@@ -205,6 +205,7 @@ tsr_status tsr_forward_product(tsr_forward *f, const tsr_layer_product *p, tsr_h
     if (p->bias != NULL)
         TSR_GOTO(f->ops->fill(f->ops, y->x, p->n, p->rows, p->bias, err));
     TSR_GOTO(take_input(f, p, &input, &linear.x, &linear.ld_x, err));
+    tsr_ahead_move(f);
     TSR_GOTO(tsr_ops_linear(f->ops, &linear, err));
 out:
     tsr_let_go(f, &input);

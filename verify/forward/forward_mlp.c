@@ -270,6 +270,7 @@ static tsr_status run_experts(tsr_forward *f, size_t layer, const tsr_tokens *to
     if (m.choices == NULL || m.weights == NULL || m.rows == NULL || m.shares == NULL)
         TSR_GOTO(tsr_out_of_memory(err, "for routing"));
     TSR_GOTO(choose_experts(&m, err));
+    tsr_ahead_choose(f, m.experts, m.choices, n * chosen);
     TSR_GOTO(tsr_hold(f, out, n * f->hidden, err));
     m.out = out->x;
     for (size_t e = 0; e < m.experts; e++)

@@ -16,6 +16,15 @@ tsr_status tsr_hold(const tsr_forward *forward, tsr_held *held, size_t n, tsr_er
 tsr_status tsr_hold_unset(const tsr_forward *forward, tsr_held *held, size_t n, tsr_err *err);
 void tsr_let_go(const tsr_forward *forward, tsr_held *held);
 
+/* Read the weights of layers into the page cache while the pass computes, if they are on disk (forward_ahead.c). They
+ * cannot fail. _begin: layer `layer` runs on so many tokens. _choose: `choices` [n] are the experts of its tokens.
+ * _move: the pass has read more weights. _end: the pass has ended. */
+typedef struct tsr_ahead tsr_ahead;
+void tsr_ahead_begin(tsr_forward *forward, size_t layer, size_t tokens);
+void tsr_ahead_choose(tsr_forward *forward, size_t experts, const uint32_t *choices, size_t n);
+void tsr_ahead_move(tsr_forward *forward);
+void tsr_ahead_end(tsr_forward *forward);
+
 /* Returns the row of a model_type, or NULL if it is NULL or unknown. */
 const tsr_family_row *tsr_forward_family(const char *type);
 
