@@ -6,6 +6,7 @@
 #include "verify/forward/cuda/forward_cuda.h"
 #include "verify/forward/forward_blas.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 
 /* ---- devices ---- */
@@ -108,6 +109,8 @@ tsr_status tsr_forward_check_tokens(const tsr_forward *f, const tsr_tokens *toke
         tsr_forward_runs_whole(f) ? 2 * tokens->count : tokens->longest; /* 2: for both models in a comparison */
     const uint64_t states = passes * tsr_forward_states_memory(f, tokens->count),
                    layer = passes * tsr_forward_layer_memory(f, least, tokens->longest);
+    uint64_t statistics;
+    char of_them[64] = "";
     if (f->family->layers == TSR_WINDOW_UNKNOWN && tokens->longest > f->window)
         return tsr_fail(err, TSR_E_UNSUPPORTED,
                         "%s/" TSR_CONFIG_NAME ": unexpected sliding_window %zu for this family; --count must not be "
@@ -115,13 +118,16 @@ tsr_status tsr_forward_check_tokens(const tsr_forward *f, const tsr_tokens *toke
                         path, f->window);
     if (memory == 0)
         return TSR_OK;
-    if (states + layer > memory)
+    TSR_TRY(tsr_forward_statistics_memory(f, &statistics, err));
+    if (statistics > 0)
+        snprintf(of_them, sizeof of_them, " (%llu MB of them for statistics)", U64(statistics / 1000000 + 1));
+    if (states + statistics + layer > memory)
         return tsr_fail(
             err, TSR_E_NOT_APPLICABLE,
-            "%s: %zu tokens, the longest sequence with %zu, need %llu MB, more than --memory; use fewer tokens "
+            "%s: %zu tokens, the longest sequence with %zu, need %llu MB%s, more than --memory; use fewer tokens "
             "(--count, --batch) or more memory",
-            path, tokens->count, tokens->longest, U64((states + layer) / 1000000 + 1));
-    const uint64_t room = (memory - states) / passes;
+            path, tokens->count, tokens->longest, U64((states + statistics + layer) / 1000000 + 1), of_them);
+    const uint64_t room = (memory - states - statistics) / passes;
     f->ops->room = f->ops->room == 0 ? room : tsr_min_u64(f->ops->room, room);
     return TSR_OK;
 }

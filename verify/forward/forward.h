@@ -212,6 +212,9 @@ uint64_t tsr_forward_states_memory(const tsr_forward *forward, size_t tokens);
  * included, except kv_b_proj and one stacked expert. */
 uint64_t tsr_forward_layer_memory(const tsr_forward *forward, size_t tokens, size_t longest);
 
+/* Computes the bytes of all statistics that the pass's collector keeps, and of the products of one layer. TSR_E_NOMEM. */
+tsr_status tsr_forward_statistics_memory(const tsr_forward *forward, uint64_t *bytes, tsr_err *err);
+
 /* Returns the number of positions whose logits are computed at a time. */
 size_t tsr_forward_chunk(const tsr_forward *forward, size_t positions);
 

@@ -6,6 +6,7 @@
 #include "verify/forward/forward_parts.h"
 
 #include "common/checked.h"
+#include "formats/names/coding.h"
 
 #include <pthread.h>
 #include <stdio.h>
@@ -62,15 +63,15 @@ static bool add(tsr_ahead *a, const part *p)
     return true;
 }
 
-/* Adds a tensor of a layer. `rest` is its name behind the layer's number. */
-static bool add_tensor(tsr_ahead *a, const tsr_tensor *t, size_t layer, const char *rest)
+/* Adds a tensor of a layer. */
+static bool add_tensor(tsr_ahead *a, const tsr_tensor *t, size_t layer)
 {
-    static const char kExperts[] = ".experts.";
-    const char *const at = strstr(rest, kExperts), *const number = at == NULL ? "" : at + strlen(kExperts);
-    char *end;
-    const unsigned long expert = strtoul(number, &end, 10);
-    part p = {.tensor = t, .bytes = t->bytes, .layer = layer, .expert = end > number ? (size_t)expert + 1 : 0};
-    if (at == NULL || p.expert > 0 || t->rank < 2 || t->shape[0] == 0 || t->shape[0] > MOST_EXPERTS)
+    size_t digits;
+    const size_t experts = tsr_experts_length(t->name, &digits);
+    part p = {.tensor = t, .bytes = t->bytes, .layer = layer};
+    if (experts > 0 && digits > 0)
+        p.expert = (size_t)strtoul(t->name + experts, NULL, 10) + 1;
+    if (experts == 0 || p.expert > 0 || t->rank < 2 || t->shape[0] == 0 || t->shape[0] > MOST_EXPERTS)
         return add(a, &p);
     p.bytes = t->bytes / t->shape[0];
     for (p.expert = 1; p.expert <= t->shape[0]; p.expert++, p.offset += p.bytes)
@@ -101,7 +102,7 @@ static bool list_parts(tsr_ahead *a, const tsr_forward *f)
         if (strncmp(t->name, prefix, (size_t)length) != 0 || a->checkpoint->files[t->file].remote != NULL)
             continue;
         const unsigned long layer = strtoul(t->name + length, &end, 10);
-        if (*end == '.' && layer < f->layers && !add_tensor(a, t, layer, end))
+        if (*end == '.' && layer < f->layers && !add_tensor(a, t, layer))
             return false;
     }
     qsort(a->parts, a->n, sizeof *a->parts, compare);

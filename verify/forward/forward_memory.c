@@ -2,8 +2,14 @@
 #include "verify/forward/forward_parts.h"
 
 #include "common/checked.h"
+#include "formats/names/coding.h"
+#include "formats/names/shared_input.h"
 
 #include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#define XXH_INLINE_ALL
+#include <xxhash.h>
 
 size_t tsr_forward_chunk(const tsr_forward *f, size_t positions)
 {
@@ -98,4 +104,85 @@ uint64_t tsr_forward_layer_memory(const tsr_forward *f, size_t tokens, size_t lo
     const double n = (double)tokens,
                  streams = 3 * n * (double)f->width; /* before a layer, behind its norm, its output */
     return (uint64_t)((double)f->ops->element * (streams + half_elements(f, n, longest)));
+}
+
+/* ---- statistics of inputs ---- */
+
+/* The products of an input of a layer. */
+typedef struct layer_input {
+    uint64_t layer, name; /* name: a hash */
+    double elements;
+    bool alone; /* the input of one expert, whose products are finished before those of the next one begin */
+} layer_input;
+
+static int compare(const void *x, const void *y)
+{
+    const layer_input *const a = x, *const b = y;
+    return a->layer != b->layer ? (a->layer < b->layer ? -1 : 1)
+           : a->name != b->name ? (a->name < b->name ? -1 : 1)
+                                : 0;
+}
+
+/* Returns the elements of the products that are held at a time: the most of any layer. */
+static double products_held(layer_input *inputs, size_t n)
+{
+    double most = 0, held = 0, alone = 0;
+    qsort(inputs, n, sizeof *inputs, compare);
+    for (size_t i = 0; i < n; i++) {
+        const layer_input *const in = &inputs[i];
+        const bool next = i == 0 || in->layer != in[-1].layer;
+        held = next ? 0 : held;
+        alone = next ? 0 : alone;
+        if (in->alone)
+            alone = fmax(alone, in->elements);
+        else if (next || in->name != in[-1].name)
+            held += in->elements;
+        most = fmax(most, held + alone);
+    }
+    return most;
+}
+
+/* Returns false if the weight is not that of a linear layer of a layer that is run. */
+static bool find_input(const tsr_forward *f, const tsr_weight *w, layer_input *input, double *channels)
+{
+    const tsr_tensor *const t = w->values;
+    const char *const layers = t->name + strlen(f->root);
+    static const char kLayers[] = "layers.";
+    tsr_shared_input shared;
+    if (strncmp(t->name, f->root, strlen(f->root)) != 0 || strncmp(layers, kLayers, strlen(kLayers)) != 0 ||
+        t->rank < 2 || (w->coding == TSR_PLAIN && !tsr_dtype_is_weight_float((tsr_dtype)t->dtype)) ||
+        !tsr_shared_input_of(t->name, tsr_module_length(t->name), &shared))
+        return false;
+    const bool across = w->coding == TSR_PLAIN && t->rank > 2 && f->family->moe->alternating;
+    const uint64_t cols = w->coding != TSR_PLAIN ? w->cols : t->shape[t->rank - (across ? 2 : 1)],
+                   ld = tsr_round_up(cols, TSR_GRAM_TILE);
+    *channels = (double)cols * (double)(w->coding != TSR_PLAIN ? w->matrices : t->rank > 2 ? t->shape[0] : 1);
+    *input = (layer_input){.layer = strtoul(layers + strlen(kLayers), NULL, 10),
+                           .name = XXH3_64bits(shared.name, strlen(shared.name)),
+                           .elements = (double)ld * (double)ld,
+                           .alone = shared.expert && !shared.common};
+    return input->layer < f->layers;
+}
+
+tsr_status tsr_forward_statistics_memory(const tsr_forward *f, uint64_t *bytes, tsr_err *err)
+{
+    const tsr_weights *const weights = f->side->weights;
+    double sums = 0, channels;
+    size_t n = 0;
+    *bytes = 0;
+    if (f->collector == NULL)
+        return TSR_OK;
+    layer_input *const inputs = malloc((weights->count + 1) * sizeof *inputs);
+    if (inputs == NULL)
+        return tsr_out_of_memory(err, "for statistics");
+    for (size_t i = 0; i < weights->count; i++) {
+        if (!find_input(f, &weights->items[i], &inputs[n], &channels))
+            continue;
+        sums += channels * sizeof(double);
+        n++;
+    }
+    const double products = f->collector->products == NULL ? 0 : products_held(inputs, n) * (double)f->ops->element;
+    free(inputs);
+    *bytes = (uint64_t)(sums + products);
+    return TSR_OK;
 }

@@ -5,10 +5,13 @@ One job has 1.5 GB or 25,000 tensors with a limit of 128 MiB. The others have th
 to read an archive. A plan of 200,000 tensors may cost eight times that of 25,000.
 """
 
+import array
 import collections
 import json
 import os
 import pathlib
+import random
+import re
 import shutil
 import subprocess
 import sys
@@ -38,6 +41,13 @@ CPU_SECONDS = 10
 # 8 to 21 when this was written; plans for ranks, which may take twice the bound, 17 to 28.
 PARSINGS = 32
 PLANNED_BYTES = 3000  # of a tensor; 1,280 when this was written
+# A model for passes over tokens: a dense layer, and one of 32 experts. The Hessian of o_proj's input takes 134 MB in double.
+PASSED = deepseek_v3.DEEPSEEK_V3 | {
+    "hidden_size": 1024, "intermediate_size": 3072, "moe_intermediate_size": 512, "num_hidden_layers": 2, "first_k_dense_replace": 1,
+    "num_nextn_predict_layers": 0, "num_attention_heads": 32, "num_key_value_heads": 32, "n_routed_experts": 32, "q_lora_rank": 256,
+    "kv_lora_rank": 128, "vocab_size": 8192}
+LAYER = deepseek_v3.DEEPSEEK_V3 | {"num_hidden_layers": 1, "first_k_dense_replace": 0, "num_nextn_predict_layers": 0}
+PASS_SLACK = 24  # MiB: program, libraries, stacks
 
 
 def run_measured(tool, args, stderr_path):
@@ -157,6 +167,57 @@ def check_true_shapes(checks, options):
                         checks.check(f"{case}: each byte is read once", abs(json.load(file)["bytes_in"] / size - 1) < 0.01)
 
 
+def make_model(directory):
+    """Writes a checkpoint of PASSED whose weights are between 2**-7 and 2**-6, with random signs."""
+    chance = random.Random(0)
+    block = array.array("H", (0x3C00 | chance.getrandbits(1) << 15 | chance.getrandbits(7) for _ in range(65521))).tobytes()
+    deepseek_v3.make(directory, config=PASSED)
+    for path in directory.glob("*.safetensors"):
+        with open(path, "r+b") as file:
+            at, end = 8 + int.from_bytes(file.read(8), "little"), path.stat().st_size
+            for at in range(at, end, len(block)):
+                file.seek(at)
+                file.write(block[:end - at])
+
+
+def check_least(checks, options, name, words, work):
+    """Runs a command with the least --memory that it accepts. Returns that memory."""
+    args = [*map(str, words), "--threads", "2", "--quiet", "--memory"]
+    told = run_measured(options.tessera, [*args, "1kB"], work / "stderr")[3]
+    found = re.search(r"needs? (\d+)( MB)?", told)
+    checks.check(f"{name}: the memory that it needs", found, told.strip())
+    least = 0 if found is None else int(found[1]) * (1_000_000 if found[2] else 1)
+    code, peak, seconds, stderr = run_measured(options.tessera, [*args, str(least)], work / "stderr")
+    print(f"{name}, {least / MIB:.0f} MiB: peak {peak / MIB:.0f} MiB, {seconds:.1f} s of CPU")
+    checks.check(f"{name}: exit code", code == 0, f"{code}: {stderr.strip()}")
+    checks.check(f"{name}: peak memory", peak < least + PASS_SLACK * MIB, f"{peak / MIB:.0f} MiB, --memory {least / MIB:.0f} MiB")
+    return least
+
+
+def check_passes(checks, options):
+    """Runs passes over tokens, and GPTQ, with a small model, and passes with a layer of DeepSeek-V3 of zeros. All tokens take the same
+    eight of its 256 experts."""
+    with harness.temporary_directory(options.directory) as work:
+        work = pathlib.Path(work)
+        model, fp8, ids, statistics = work / "model", work / "fp8", work / "ids.txt", work / "hessians.safetensors"
+        make_model(model)
+        ids.write_text(" ".join(str(7 * i % PASSED["vocab_size"]) for i in range(1024)))
+        subprocess.run([options.tessera, "quantize", model, "-o", fp8, "--quiet"], check=True, stdout=subprocess.DEVNULL)
+        tokens = ["--tokens", ids, "--count", "128", "--device", "cpu"]
+        check_least(checks, options, "calibrate", ["calibrate", model, *tokens, "-o", work / "statistics.safetensors"], work)
+        check_least(checks, options, "calibrate --hessians", ["calibrate", model, *tokens, "--hessians", "-o", statistics], work)
+        check_least(checks, options, "verify forward", ["verify", "forward", fp8, "--against", model, *tokens, "--batch", "8"], work)
+        check_least(checks, options, "quantize --method gptq", ["quantize", model, "-o", work / "gptq", "--scheme", "int4-weight-only",
+                                                                "--importance", statistics, "--method", "gptq"], work)
+        for path, coded in (work / "layer", False), (work / "layer-fp8", True):
+            deepseek_v3.make(path, config=LAYER, fp8=coded)
+        tokens = ["--tokens", ids, "--count", "64", "--batch", "1", "--device", "cpu"]
+        for name, words in (("calibrate", ["calibrate", work / "layer", *tokens, "-o", work / "true.safetensors"]),
+                            ("verify forward", ["verify", "forward", work / "layer-fp8", "--against", work / "layer", *tokens])):
+            least = check_least(checks, options, f"{name}, a layer of DeepSeek-V3", words, work)
+            checks.check(f"{name}, a layer of DeepSeek-V3: 8 GB", least < 8e9, f"{least / 1e9:.1f} GB")
+
+
 def check_batch(checks, options):
     """Outputs of one source that are made together share one memory limit."""
     with harness.temporary_directory(options.directory) as work:
@@ -182,6 +243,7 @@ def main():
         check_dry_run(checks, options)
         check_archive_of_layer(checks, options)
         check_batch(checks, options)
+        check_passes(checks, options)
     print(turns.told())
     for kind in "many", "giant":
         fitting = [job for job in jobs.chosen(options) if kind not in job.unfit]

@@ -21,6 +21,8 @@ typedef struct tsr_open_products {
     tsr_activation *sums; /* [padded][padded] in memory of the operations, the lower triangle */
 } tsr_open_products;
 
+enum { BAND = 64 }; /* rows that are written at a time */
+
 /* Returns the rows and columns of the sums. */
 static size_t padded(size_t cols)
 {
@@ -55,22 +57,50 @@ static tsr_status add_finished(tsr_input_products *p, const tsr_open_products *o
     return TSR_OK;
 }
 
+/* Buffers of a band of rows of a matrix. */
+typedef struct band {
+    double *rows, *columns; /* on the host: the band's rows of the lower triangle [BAND][padded], and the columns below
+                              * it [padded][BAND] */
+    tsr_activation *on_ops; /* the columns, in memory of the operations */
+    float *means;           /* [BAND][cols] */
+} band;
+
+/* Writes rows [first, first + n) of the full matrix of means. */
+static tsr_status write_band(const tsr_input_products *p, const tsr_open_products *o, const band *b, size_t first,
+                             size_t n, uint64_t offset, tsr_err *err)
+{
+    tsr_ops *const ops = p->ops;
+    const size_t cols = o->cols, ld = padded(cols);
+    const tsr_activation *const sums = tsr_at(ops, o->sums, first * ld);
+    TSR_TRY(ops->get(ops, b->rows, sums, n * ld, err));
+    TSR_TRY(ops->place(ops, b->on_ops, BAND, 0, sums, ld, first, cols - first, n, err));
+    TSR_TRY(ops->get(ops, b->columns, b->on_ops, (cols - first) * BAND, err));
+    for (size_t i = 0; i < n; i++) {
+        for (size_t j = 0; j < cols; j++) {
+            const double sum = j <= first + i ? b->rows[i * ld + j] : b->columns[(j - first) * BAND + i];
+            b->means[i * cols + j] = (float)(sum / (double)o->tokens);
+        }
+    }
+    return tsr_write_at(p->fd, p->path, b->means, n * cols * sizeof *b->means, offset + first * cols * sizeof *b->means,
+                        err);
+}
+
 /* Writes the means as a full matrix. */
 static tsr_status write_means(const tsr_input_products *p, const tsr_open_products *o, uint64_t offset, tsr_err *err)
 {
-    const size_t n = o->cols, ld = padded(n);
-    float *const row = malloc((n + 1) * sizeof *row);
-    double *const sums = malloc(ld * ld * sizeof *sums);
-    tsr_status status = row == NULL || sums == NULL ? out_of_memory(err) : TSR_OK;
+    const size_t size = BAND * padded(o->cols);
+    band b = {.rows = malloc(size * sizeof *b.rows),
+              .columns = malloc(size * sizeof *b.columns),
+              .means = malloc(size * sizeof *b.means)};
+    tsr_status status = b.rows == NULL || b.columns == NULL || b.means == NULL ? out_of_memory(err) : TSR_OK;
     if (status == TSR_OK)
-        status = p->ops->get(p->ops, sums, o->sums, ld * ld, err);
-    for (size_t i = 0; i < n && status == TSR_OK; i++) {
-        for (size_t j = 0; j < n; j++)
-            row[j] = (float)((i >= j ? sums[i * ld + j] : sums[j * ld + i]) / (double)o->tokens);
-        status = tsr_write_at(p->fd, p->path, row, n * sizeof *row, offset + i * n * sizeof *row, err);
-    }
-    free(row);
-    free(sums);
+        status = p->ops->make(p->ops, size, true, &b.on_ops, err);
+    for (size_t first = 0; first < o->cols && status == TSR_OK; first += BAND)
+        status = write_band(p, o, &b, first, (size_t)tsr_min_u64(BAND, o->cols - first), offset, err);
+    p->ops->drop(p->ops, b.on_ops, size);
+    free(b.rows);
+    free(b.columns);
+    free(b.means);
     return status;
 }
 
