@@ -186,17 +186,18 @@ def choice(parser):
     return parser
 
 
-def chosen(options, of=1):
-    """Returns the jobs that --only selects. Without it, one job in `of`, others in each turn."""
-    found = turns.part(JOBS, of, 1) if options.only is None else [job for job in JOBS if any(text in job.name for text in options.only)]
+def chosen(options, of=1, more=()):
+    """Returns the jobs that --only selects. Without it, one job in `of`, others in each turn, and `more`."""
+    table = [*JOBS, *more]
+    found = [*turns.part(JOBS, of, 1), *more] if options.only is None else [job for job in table if any(text in job.name for text in options.only)]
     if not found:
-        raise SystemExit(f"--only {' '.join(options.only)}: no job is called so: {', '.join(job.name for job in JOBS)}")
+        raise SystemExit(f"--only {' '.join(options.only)}: no job is called so: {', '.join(job.name for job in table)}")
     return found
 
 
 def words(command, source, destination):
-    """Returns the command as arguments of the tool. Writes the adapter that it names into the source's folder."""
-    places = {"LORA": f"{source}-lora", "SRC": str(source), "DST": str(destination), "RULES": RULES, "MODELOPT_RULES": MODELOPT_RULES}
+    """Returns the command as arguments of the tool. Writes the adapter that it names beside the source; the caller writes HESSIANS there."""
+    places = {"LORA": f"{source}-lora", "HESSIANS": f"{source}-hessians.safetensors", "SRC": str(source), "DST": str(destination), "RULES": RULES, "MODELOPT_RULES": MODELOPT_RULES}
     if "LORA" in command.split() and not os.path.exists(places["LORA"]):
         adapters.for_base(places["LORA"], source)
     return [places.get(word, word) for word in command.split()]
