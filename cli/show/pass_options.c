@@ -21,7 +21,7 @@ void tsr_pass_options_append(tsr_pass_options *p, tsr_option *options)
         TSR_DEVICE_OPTION(&p->device),
         TSR_PRECISION_OPTION(&p->precision),
         {"--devices", TSR_OPT_COUNT, &p->devices, "N", "number of GPUs; figures may differ slightly (1)"},
-        {"--memory", TSR_OPT_SIZE, &p->memory, "SIZE", "the most memory that activations may use (no limit)"},
+        {"--memory", TSR_OPT_SIZE, &p->memory, "SIZE", "the most memory for activations and statistics (no limit)"},
         {0},
     };
     tsr_options_append(options, own);
