@@ -113,11 +113,40 @@ tsr_status tsr_read_order(const tsr_pairing *p, tsr_weight *x)
     return TSR_OK;
 }
 
+/* Rejects zero points that are not the middle value although config.json says sym: the version of the format may be
+ * wrong, which shifts all of them. The first ones show it. */
+static tsr_status check_middle(const tsr_pairing *p, const tsr_weight *x)
+{
+    enum { MOST = 256 };
+    const tsr_tensor *const z = x->zero_point;
+    const bool less_one = p->zeros == TSR_ZEROS_LESS_ONE;
+    const uint32_t middle = 1u << (x->bits - 1), expected = middle - less_one;
+    const size_t words = (size_t)tsr_min_u64(MOST, x->rows * x->bits / 32);
+    uint32_t stored[MOST];
+    if (!p->all_middle || p->c->without_data || z->bytes == 0)
+        return TSR_OK;
+    TSR_TRY(tsr_checkpoint_read(p->c, z, 0, stored, words * sizeof *stored, p->err));
+    for (size_t i = 0; i < words * 32 / x->bits; i++) {
+        const uint32_t zero = stored[i * x->bits / 32] >> (i * x->bits % 32) & (2 * middle - 1);
+        if (zero == expected)
+            continue;
+        const bool other = zero == middle - !less_one;
+        return tsr_fail(p->err, TSR_E_FORMAT,
+                        "%s: '%s' stores the zero point %u, but " TSR_CONFIG_NAME
+                        " says sym true, and its checkpoint_format stores %u for symmetric weights: set %s",
+                        tsr_pairing_path(p, z), z->name, zero, expected,
+                        !other     ? "sym false if the zero points are right"
+                        : less_one ? "checkpoint_format gptq_v2, which stores them unchanged"
+                                   : "checkpoint_format gptq, which stores them less one");
+    }
+    return TSR_OK;
+}
+
 static tsr_status check_gptq_zeros(const tsr_pairing *p, tsr_weight *x)
 {
     x->zeros_less_one = p->zeros == TSR_ZEROS_LESS_ONE;
     if (p->zeros != TSR_ZEROS_UNSTATED)
-        return TSR_OK;
+        return check_middle(p, x);
     return tsr_fail(p->err, TSR_E_UNSUPPORTED,
                     "%s: '%s' is GPTQ, but no config.json has quant_method gptq or auto-round, which is needed to "
                     "tell whether zero points are stored as z or z - 1",

@@ -17,6 +17,7 @@ typedef struct tsr_stated_coding {
     uint64_t bits;
     tsr_coding element; /* for floating point of 6 bits, which has two elements; otherwise, or if unstated, TSR_PLAIN */
     tsr_block block;    /* elements per scale; 1 x N: groups; 0 x 0: one scale per row or per matrix */
+    bool ordered;       /* desc_act of GPTQ: groups are not consecutive columns */
     const char *strategy, *format, *symmetric; /* the JSON values of compressed-tensors' members; NULL: none */
 } tsr_stated_coding;
 
@@ -41,6 +42,7 @@ typedef struct tsr_pairing {
     bool holds;           /* config.json requires weights to be in one of these codings */
     unsigned expert_bits; /* 4 or 8, from expert_dtype, for routed experts; 0: not stated */
     tsr_zeros zeros;
+    bool all_middle;                 /* config.json says that every GPTQ weight is symmetric */
     tsr_weights_problem_fn *problem; /* NULL: the first problem ends the pairing */
     void *data;
     tsr_err *err;
@@ -83,8 +85,9 @@ bool tsr_is_column(const tsr_tensor *tensor, unsigned most_rank, uint64_t matric
  * from c / block.cols. */
 tsr_status tsr_read_order(const tsr_pairing *p, tsr_weight *x);
 
-/* Compares the weight with the codings of config.json. TSR_E_FORMAT: it has none of them, or has zero points that are
- * declared absent. Other contradictions are recorded in x->odd. */
+/* Compares the weight with the codings of config.json. TSR_E_FORMAT: it has none of them, it has zero points that are
+ * declared absent, or it lacks declared zero points or the declared order of groups. Other contradictions are recorded
+ * in x->odd. */
 tsr_status tsr_check_stated(const tsr_pairing *p, tsr_weight *x);
 
 /* Returns the error for a weight with none of the stated codings. */

@@ -64,7 +64,7 @@ static void state(tsr_pairing *p, tsr_stated_coding coding)
         const tsr_stated_coding *const s = &p->stated[i];
         if (s->integer == coding.integer && s->bits == coding.bits && tsr_block_equal(s->block, coding.block) &&
             same_word(s->strategy, coding.strategy) && same_word(s->format, coding.format) &&
-            same_word(s->symmetric, coding.symmetric) && s->element == coding.element)
+            same_word(s->symmetric, coding.symmetric) && s->element == coding.element && s->ordered == coding.ordered)
             return;
     }
     if (p->n_stated < TSR_MAX_STATED)
@@ -72,9 +72,9 @@ static void state(tsr_pairing *p, tsr_stated_coding coding)
 }
 
 /* Records integers with `group` columns per scale; -1, null or absent: none. */
-static void state_integers(tsr_pairing *p, uint64_t bits, uint64_t group)
+static void state_integers(tsr_pairing *p, uint64_t bits, uint64_t group, bool ordered)
 {
-    state(p, (tsr_stated_coding){.integer = true, .bits = bits, .block = {group > 0, group}});
+    state(p, (tsr_stated_coding){.integer = true, .bits = bits, .block = {group > 0, group}, .ordered = ordered});
 }
 
 /* Returns a member as written; NULL: it is absent. */
@@ -210,14 +210,21 @@ static tsr_status read_w4afp8(tsr_pairing *p, tsr_json_text q, const char *where
     (void)where;
     if (p->n_stated == 0)
         state(p, kFp8Block);
-    state_integers(p, 4, find_u64(q, "group_size", 128));
+    state_integers(p, 4, find_u64(q, "group_size", 128), false);
     return TSR_OK;
+}
+
+/* Returns true if settings of single layers in the member `name` have this key. */
+static bool varies(tsr_json_text q, const char *name, const char *key)
+{
+    tsr_json_text layers;
+    return tsr_json_get(q, name, &layers) && memmem(layers.data, layers.size, key, strlen(key)) != NULL;
 }
 
 /* Reads AWQ and GPTQ: one coding for all modules, and in GPTQModel's "dynamic" others for some modules. */
 static void read_bits(tsr_pairing *p, tsr_json_text q)
 {
-    state_integers(p, find_u64(q, "bits", 4), find_u64(q, "group_size", 0));
+    state_integers(p, find_u64(q, "bits", 4), find_u64(q, "group_size", 0), tsr_json_says(q, "desc_act", "true"));
 }
 
 static tsr_status read_awq(tsr_pairing *p, tsr_json_text q, const char *where)
@@ -242,6 +249,7 @@ static tsr_status read_gptq(tsr_pairing *p, tsr_json_text q, const char *where)
                         U64(bits));
     p->zeros = TSR_ZEROS_LESS_ONE;
     p->w->symmetric = tsr_json_says(q, "sym", "true");
+    p->all_middle = p->w->symmetric && !varies(q, "dynamic", "\"sym\"") && !varies(q, "extra_config", "\"sym\"");
     if (tsr_json_says(q, "checkpoint_format", "\"gptq_v2\""))
         p->zeros = TSR_ZEROS_AS_THEY_ARE;
     else if (tsr_json_get(q, "checkpoint_format", &value) && !tsr_json_is(value, "\"gptq\""))
@@ -276,7 +284,7 @@ static tsr_status read_auto_round(tsr_pairing *p, tsr_json_text q, const char *w
     while (tsr_json_member(&r, &name, &layer)) { /* layers of 16 bits are not quantized */
         const uint64_t bits = find_u64(layer, "bits", find_u64(q, "bits", 4));
         if (bits <= 8)
-            state_integers(p, bits, find_u64(layer, "group_size", find_u64(q, "group_size", 0)));
+            state_integers(p, bits, find_u64(layer, "group_size", find_u64(q, "group_size", 0)), false);
     }
     return TSR_OK;
 }

@@ -97,17 +97,32 @@ static bool fits_format(const tsr_weight *x, const char *format)
            (bytes && strcmp(format, "\"naive-quantized\"") == 0);
 }
 
-/* Returns the contradiction between a stated coding and the weight, or NULL. *refused: values could be read in two
- * ways. */
-static const char *contradiction(const tsr_pairing *p, const tsr_weight *x, const tsr_stated_coding *s, bool *refused)
+/* Returns a contradiction between a stated coding and the weight that leaves its values unknown, or NULL. */
+static const char *find_missing_meaning(const tsr_pairing *p, const tsr_weight *x, const tsr_stated_coding *s)
 {
     tsr_arena *const arena = &p->w->arena;
-    const bool asymmetric = s->symmetric != NULL && strcmp(s->symmetric, "false") == 0;
-    *refused = x->zero_point != NULL && s->symmetric != NULL && strcmp(s->symmetric, "true") == 0;
-    if (*refused)
-        return "symmetric true, but it has zero points";
-    if (asymmetric && x->zero_point == NULL && is_integer(x))
-        return "symmetric false, but it has no zero points";
+    const char *const values = x->values->name;
+    if (x->zero_point != NULL && s->symmetric != NULL && strcmp(s->symmetric, "true") == 0)
+        return tsr_arena_printf(arena, "symmetric true, but it has zero points, '%s': correct the one that is wrong",
+                                x->zero_point->name);
+    if (s->symmetric != NULL && strcmp(s->symmetric, "false") == 0 && x->zero_point == NULL && is_integer(x))
+        return tsr_arena_printf(arena,
+                                "symmetric false, but it has no zero points: restore '%s_zero_point', or set symmetric "
+                                "true if the weight has none",
+                                values);
+    /* compressed-tensors omits the order of weights whose groups are consecutive; GPTQ has one for every weight */
+    if (s->ordered && x->coding == TSR_CODED_GPTQ && x->group_index == NULL && !x->coarse)
+        return tsr_arena_printf(arena,
+                                "desc_act true, but there is no '%.*s.g_idx', the group of each column: restore it, or "
+                                "set desc_act false if groups are consecutive columns",
+                                (int)tsr_module_length(values), values);
+    return NULL;
+}
+
+/* Returns another contradiction between a stated coding and the weight, or NULL: the tensors have one meaning only. */
+static const char *find_oddity(const tsr_pairing *p, const tsr_weight *x, const tsr_stated_coding *s)
+{
+    tsr_arena *const arena = &p->w->arena;
     if (s->strategy != NULL && !fits_strategy(x, s->strategy))
         return tsr_arena_printf(arena, "strategy %.32s, but it has a scale for %llux%llu", s->strategy,
                                 U64(x->block.rows), U64(x->block.cols));
@@ -119,9 +134,8 @@ static const char *contradiction(const tsr_pairing *p, const tsr_weight *x, cons
 static tsr_status note_contradiction(const tsr_pairing *p, tsr_weight *x, const char *claim, bool refused)
 {
     if (refused)
-        return tsr_fail(p->err, TSR_E_FORMAT,
-                        "%s: '%s': " TSR_CONFIG_NAME " says %s, '%s': correct the one that is wrong",
-                        tsr_pairing_path(p, x->data), x->data->name, claim, x->zero_point->name);
+        return tsr_fail(p->err, TSR_E_FORMAT, "%s: '%s': " TSR_CONFIG_NAME " says %s", tsr_pairing_path(p, x->data),
+                        x->data->name, claim);
     x->odd = claim;
     if (claim != NULL && p->w->n_warned++ == 0)
         p->w->warning = tsr_arena_printf(&p->w->arena,
@@ -139,14 +153,14 @@ tsr_status tsr_check_stated(const tsr_pairing *p, tsr_weight *x)
         return TSR_OK;
     TSR_TRY(check_expert(p, x));
     for (size_t i = 0; i < p->n_stated; i++) {
-        bool ambiguous;
         if (!is_in(x, &p->stated[i]))
             continue;
-        const char *const against = contradiction(p, x, &p->stated[i], &ambiguous);
+        const char *const missing = find_missing_meaning(p, x, &p->stated[i]);
+        const char *const against = missing != NULL ? missing : find_oddity(p, x, &p->stated[i]);
         if (against == NULL)
             return TSR_OK;
         claim = found ? claim : against;
-        refused = found ? refused : ambiguous;
+        refused = found ? refused : missing != NULL;
         found = true;
     }
     if (found)

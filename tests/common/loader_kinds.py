@@ -105,6 +105,12 @@ MXFP8_METHOD = {"quant_method": "mxfp8", "activation_scheme": "dynamic", "scale_
 GPTQ_SYMMETRIC = {**GPTQ, "sym": True}
 
 
+def second_version(m):
+    """Makes GPTQ of the second version, which stores zero points unchanged."""
+    m.quantization["checkpoint_format"] = "gptq_v2"
+    m.tensors.update({name: raw("I32", *shape, fill=0x88) for name, (_, shape, _) in list(m.tensors.items()) if name.endswith("qzeros")})
+
+
 def copied(x):
     """Returns a copy of a configuration, for editing."""
     if isinstance(x, dict):

@@ -1,7 +1,7 @@
 """Who reads which kind of weights, and every rule of kinds broken once: what tests of can-load and of its advice go through."""
 
 from loader_kinds import (
-    MXFP8_CT, copied, deepseek_v4, gpt_oss, mxfp4_ct, mxfp8, number, nvfp4_ct, nvfp4_modelopt, powers, raw, remade, w4afp8,
+    MXFP8_CT, copied, deepseek_v4, gpt_oss, mxfp4_ct, mxfp8, number, nvfp4_ct, nvfp4_modelopt, powers, raw, remade, second_version, w4afp8,
 )
 from loader_models import both, edit
 import numpy as np
@@ -447,7 +447,7 @@ RULES = {
     # GPTQ
     "asymmetric GPTQ": (lambda: remade("gptq"), edit("sym", False), 1, {"vllm"}, "zero points", ["sym", "symmetric"]),
     "act-order of GPTQ": (lambda: remade("gptq"), edit("desc_act", True), 1, {"vllm"}, "act-order", ["desc_act"]),
-    "GPTQ v2": (lambda: remade("gptq"), edit("checkpoint_format", "gptq_v2"), 1, {"sglang", "transformers", "trtllm"},
+    "GPTQ v2": (lambda: remade("gptq"), second_version, 1, {"sglang", "transformers", "trtllm"},
                 "zero points", ["gptq_v2", "adds 1"]),
     # experts and layers
     "stacked NVFP4 experts": (lambda: remade("nvfp4a16-ct"), stacked("nvfp4"), 1, ALL | {"deepseek"}, "stacked experts",

@@ -91,6 +91,14 @@ def one_scale():
     return m._replace(tensors={**m.tensors, X + ".weight_scale": f.entry("BF16", np.ones(1, f.BF16))}, config=config)
 
 
+def with_zero_word(module, at):
+    """Changes one zero point of GPTQ."""
+    dtype, shape, data = module.tensors[X + ".qzeros"]
+    words = np.frombuffer(data, np.uint32).copy()
+    words[at] ^= 1
+    return module._replace(tensors={**module.tensors, X + ".qzeros": (dtype, shape, words.tobytes())})
+
+
 NOT_KEPT = {
     "one scale": (one_scale(), ["--group-size", "0"], 2, ["one scale for all rows", "--lossy"]),
     "zero points": (f.awq(X), [], 2, ["AWQ in groups of 32", "zero points", "--zero-points", "--lossy"]),
@@ -98,8 +106,7 @@ NOT_KEPT = {
     "other groups, packed": (f.int_packed(X, cols=256), ["--group-size", "64"], 2, [".weight_packed", "--group-size", "--lossy"]),
     "a short last group": (f.awq(X, cols=152), ["--zero-points"], 3, ["groups of 32 do not divide"]),
     "a zero point of 16": (f.gptq(X), ["--zero-points"], 3, [".qzeros", "group 0, output 0 is 16", "--scales mse"]),
-    "no symmetry": (f.gptq(X, zeros="fitting")._replace(config={**f.gptq(X).config, "sym": True}), [], 3,
-                    [".qzeros", "is not 8", "--zero-points"]),
+    "no symmetry in the last group": (with_zero_word(f.gptq(X, zeros="middle"), -1), [], 3, [".qzeros", "is not 8", "--zero-points"]),
 }
 
 
@@ -121,7 +128,7 @@ def test_zero_points_of_8_bits_have_no_place(tmp_path, tessera):
     m = f.gptq(X, bits=8, zeros="fitting")
     for number, (module_, code, words) in enumerate([
             (m, 2, ["zero points", "int8-weight-only", "--lossy"]),
-            (m._replace(config={**m.config, "sym": True}), 3, [".qzeros", "not 128", "--scales mse"])]):
+            (with_zero_word(f.gptq(X, bits=8, zeros="middle"), -1), 3, [".qzeros", "not 128", "--scales mse"])]):
         src = write(tmp_path / f"src{number}", module_)
         harness.expect(tessera, ["convert", src, "-o", tmp_path / "dst", "--to", "int8-weight-only"], code, *words)
     harness.succeed(tessera, ["convert", tmp_path / "src0", "-o", tmp_path / "anew", "--to", "int8-weight-only", "--lossy"])

@@ -3,7 +3,7 @@ of theirs broken once."""
 
 import json
 
-from loader_kinds import deepseek_v4, gpt_oss, number, raw, remade
+from loader_kinds import deepseek_v4, gpt_oss, number, raw, remade, second_version
 from loader_models import both, edit, hold_to_rule, load_table
 from loader_rules import (
     ALL, DOWN, E0, ENGINES, KV_FP8, READS, RULES, UP,
@@ -97,7 +97,7 @@ YES = {
     "mixed precision by expressions": (lambda: remade("nvfp4-ct"), mixed(["re:.*mlp.*"], ["re:.*self_attn.*"]), 1, ALL),
     "FP8 beside NVFP4": (lambda: fp8_beside_nvfp4("re:.*mlp.*", "re:.*self_attn.*"), None, 1, ALL),
     "act-order in one group": (lambda: remade("gptq"), lambda m: (edit("desc_act", True)(m), one_group(m)), 1, {"vllm"}),
-    "GPTQ v2, symmetric": (lambda: remade("gptq"), edit("checkpoint_format", "gptq_v2"), 1, {"vllm"}),
+    "GPTQ v2, symmetric": (lambda: remade("gptq"), second_version, 1, {"vllm"}),
     "gpt-oss's experts at a size that cuts blocks": (gpt_oss, lambda m: m.config.update(
         num_attention_heads=16, num_key_value_heads=16, head_dim=16), 16, {"vllm", "sglang"}),
     "groups that end with ranks": (lambda: remade("mxfp4-ct", intermediate=320), None, 2, {"vllm"}),
@@ -123,7 +123,7 @@ def one_group(m):
     edit("group_size", -1)(m)
     for name in [n for n in m.tensors if n.endswith((".scales", ".qzeros", ".g_idx"))]:
         dtype, shape, data = m.tensors[name]
-        m.tensors[name] = (dtype, shape, bytes(len(data))) if name.endswith("g_idx") else raw(dtype, 1, shape[1], fill=0x33)
+        m.tensors[name] = (dtype, shape, bytes(len(data))) if name.endswith("g_idx") else raw(dtype, 1, shape[1], fill=0x77 if name.endswith("qzeros") else 0x33)
 
 
 def fp8_stack(family):

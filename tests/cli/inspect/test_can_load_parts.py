@@ -83,8 +83,6 @@ PARTS = {
     "a shared expert in part": (deepseek, shared, 1, {"sglang"}, "experts together", ["shared_experts.", "first matrix"]),
     "Hy-V4's experts one by one": (hy_v4, None, 1, {"transformers"}, "stacked experts", ["experts.0", "one tensor for each layer"]),
     "halves of 64 rows": (lambda: of_linear_attention(128), None, 1, {"vllm", "sglang"}, "blocks", ["two parts of 64", "block of 128"]),
-    "zero points in name only": (lambda: remade("int4-ct"), edit("config_groups.group_0.weights.symmetric", False), 1, HF, "zero points",
-                                 ["symmetric false", "no zero points"]),
     "int8 in groups": (int8_in_groups, None, 1, {*ENGINES, "deepseek"}, "groups", ["int8 in groups of 128"]),
     "padded columns": (llama, padded_columns, 1, HF, "padded scales", ["[2, 8]", "2 x 2 blocks"]),
     "keys of a joined qkv_proj": (joined_qkv, None, 2, {*ENGINES, "deepseek"}, "blocks", ["2 heads each of keys and values"]),

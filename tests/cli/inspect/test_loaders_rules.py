@@ -266,8 +266,6 @@ NO = {
                     lambda m: (m.drop("o_proj.weight_scale"), plain("o_proj")(m))), 1, {"sglang"}, "targets", ["o_proj"]),
     "padded scales": (llama, padded, 1, HF, "padded scales", ["[8, 2]", "4 x 2"]),
     "have a static scale": (llama, input_scale, 1, {"vllm"}, "input scale", ["up_proj.input_scale"]),
-    "asymmetric in name only": (moe, experts("int8", symmetric=False), 1, HF, "zero points",
-                                ["symmetric false", "no zero points"]),
 }
 
 

@@ -25,7 +25,6 @@ GROUPS, CHANNEL = {"strategy": "group", "group_size": 128, "symmetric": True}, {
 WARNED = {
     "strategy channel over groups": (integers({**GROUPS, "strategy": "channel"}, False), 'strategy "channel"'),
     "strategy tensor over channels": (integers({**CHANNEL, "strategy": "tensor"}, False, scale=(40, 1)), 'strategy "tensor"'),
-    "symmetric false without zero points": (integers({**GROUPS, "symmetric": False}, False), "symmetric false"),
     "another format": (integers(GROUPS, False, form="pack-quantized"), 'format "pack-quantized"'),
 }
 
