@@ -14,7 +14,7 @@ static const tsr_tp_rule kRules[] = {
     {"*.indexer.*", TSR_TP_REPLICATE, TSR_TP_FEATURES},
     {"*.gate.weight", TSR_TP_REPLICATE, TSR_TP_FEATURES},
     {"*.gate.bias", TSR_TP_REPLICATE, TSR_TP_FEATURES},
-    {"*.gate.e_score_correction_bias", TSR_TP_REPLICATE, TSR_TP_FEATURES},
+    {"*.e_score_correction_bias", TSR_TP_REPLICATE, TSR_TP_FEATURES},
     {"*.router.*", TSR_TP_REPLICATE, TSR_TP_FEATURES},
     {"*.shared_expert_gate.*", TSR_TP_REPLICATE, TSR_TP_FEATURES},
     {"*.eh_proj.*", TSR_TP_REPLICATE, TSR_TP_FEATURES},

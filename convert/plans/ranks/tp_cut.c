@@ -1,10 +1,14 @@
 /* Checks that a weight can be cut over tensor-parallel ranks, and adds the steps that cut it. */
 #include "convert/plans/ranks/tp_cut.h"
 
+#include "common/text.h"
 #include "convert/io/copied_codes.h"
 #include "convert/ops/slice_op.h"
+#include "formats/checkpoint/config.h"
+#include "formats/names/expert_stacks.h"
 
 #include <stdio.h>
+#include <string.h>
 
 /* The divisibility that a cut requires. */
 typedef struct demand {
@@ -36,6 +40,41 @@ static tsr_status refuse(const tsr_checkpoint *c, const tsr_tensor *t, const dem
                  U64(d->size / n), U64(d->block));
     return tsr_fail(err, TSR_E_SHAPE, "%s: '%s' %s: %s cannot be cut over %u ranks; %s would work",
                     c->files[t->file].path, t->name, tsr_shape_text(t, shape, sizeof shape), why, n, work);
+}
+
+tsr_status tsr_refuse_turned_stack(const tsr_checkpoint *c, const tsr_tensor *t, tsr_err *err)
+{
+    const tsr_stack *const stack = t->rank == 3 ? tsr_stack_find(t->name) : NULL;
+    tsr_arena scratch = {0};
+    uint64_t hidden = 0;
+    char shape[192];
+    const tsr_stack_layout layout = tsr_stack_layout_of(tsr_config_model_string(c, "model_type", &scratch));
+    tsr_arena_free(&scratch);
+    (void)tsr_config_find_u64(c, "hidden_size", &hidden);
+    if (stack == NULL || (!layout.turned && !tsr_stack_contradicts(stack, &layout, t->shape[1], t->shape[2], hidden)))
+        return TSR_OK;
+    return tsr_fail(err, TSR_E_UNSUPPORTED,
+                    "%s: '%s' %s is a stack of experts stored as [experts, in, out], which cannot be cut; 'tessera "
+                    "quantize' writes experts one by one, and those in FP8 can be cut",
+                    c->files[t->file].path, t->name, tsr_shape_text(t, shape, sizeof shape));
+}
+
+tsr_tp_rule tsr_tp_rule_of(const tsr_tensor *t, tsr_arena *arena)
+{
+    static const char kBias[] = ".bias";
+    tsr_tp_rule rule = *tsr_tp_find_rule(t->name);
+    if (rule.how != TSR_TP_UNKNOWN || t->rank > 1)
+        return rule;
+    if (tsr_tensor_elements(t) <= 1)
+        rule.how = TSR_TP_REPLICATE;
+    else if (tsr_ends_with(t->name, kBias)) {
+        const int module = (int)(strlen(t->name) - (sizeof kBias - 1));
+        const char *const weight = tsr_arena_printf(arena, "%.*s.weight", module, t->name);
+        if (weight != NULL)
+            rule = *tsr_tp_find_rule(weight);
+        rule.how = rule.how == TSR_TP_COLUMNS ? TSR_TP_REPLICATE : rule.how;
+    }
+    return rule;
 }
 
 tsr_status tsr_shard_weight(const tsr_checkpoint *c, const tsr_weight *w, tsr_tp_split how, uint64_t heads, bool share,

@@ -17,6 +17,13 @@ typedef struct tsr_tp_cut {
     uint64_t data_dim, scale_dim; /* the dimension that is cut; unused if there is no cut */
 } tsr_tp_cut;
 
+/* Rejects a stack of experts that is stored as [experts, in, out] (TSR_E_UNSUPPORTED): rules are for [experts, out, in]. */
+tsr_status tsr_refuse_turned_stack(const tsr_checkpoint *c, const tsr_tensor *t, tsr_err *err);
+
+/* Returns the rule for a tensor. A bias without a rule is divided with its weight if that is divided along the outputs;
+ * otherwise every rank has it. A single number is the same on every rank. Names are made in `arena`. */
+tsr_tp_rule tsr_tp_rule_of(const tsr_tensor *t, tsr_arena *arena);
+
 /* Cuts `weight` over n ranks. `heads` is the number of heads that are cut together with the dimension, 0 when there are
  * none. With `share`, n may also be a multiple of `heads`: several ranks then have the same head, as loaders do with
  * key and value heads.

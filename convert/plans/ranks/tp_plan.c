@@ -44,8 +44,8 @@ static tsr_status decide_one(const cutting *c, tsr_plan *plan, const tsr_weight 
                                            [TSR_TP_GATE_UP] = "output features, gate and up each",
                                            [TSR_TP_COLUMNS] = "input features"};
     const tsr_checkpoint *const s = c->source;
-    const tsr_tp_rule *const rule = tsr_tp_find_rule(w->data->name);
-    const tsr_tp_split how = rule->how == TSR_TP_UNKNOWN && w->data->rank < 2 ? TSR_TP_REPLICATE : rule->how;
+    const tsr_tp_rule rule = tsr_tp_rule_of(w->data, &plan->arena);
+    const tsr_tp_split how = rule.how;
     uint64_t heads = 0;
     if (w->data->rank == 3 && tsr_absorbed_find(w->data->name) != NULL) {
         TSR_TRY(tsr_shard_part(s, w, c->options->ranks, shard, err));
@@ -55,10 +55,11 @@ static tsr_status decide_one(const cutting *c, tsr_plan *plan, const tsr_weight 
         return tsr_fail(err, TSR_E_UNSUPPORTED,
                         "%s: '%s': cannot cut this tensor, since the way loaders cut it is not known",
                         s->files[w->data->file].path, w->data->name);
-    if (rule->unit != TSR_TP_FEATURES && how != TSR_TP_REPLICATE && !tsr_config_find_u64(s, kHeads[rule->unit], &heads))
+    if (rule.unit != TSR_TP_FEATURES && how != TSR_TP_REPLICATE && !tsr_config_find_u64(s, kHeads[rule.unit], &heads))
         return tsr_fail(err, TSR_E_FORMAT, "%s: no %s in " TSR_CONFIG_NAME ", which cutting '%s' needs", s->path,
-                        kHeads[rule->unit], w->data->name);
-    TSR_TRY(tsr_shard_weight(s, w, how, heads, rule->unit == TSR_TP_KV_HEADS, c->options->ranks, shard, err));
+                        kHeads[rule.unit], w->data->name);
+    TSR_TRY(tsr_refuse_turned_stack(s, w->data, err));
+    TSR_TRY(tsr_shard_weight(s, w, how, heads, rule.unit == TSR_TP_KV_HEADS, c->options->ranks, shard, err));
     return add_notes(plan, w, shard, kReasons[how], err);
 }
 

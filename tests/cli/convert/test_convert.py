@@ -404,3 +404,20 @@ def test_options_that_have_nothing_to_act_on(tessera, tmp_path, checkpoint, quan
     convert(codes, "--to", "mxfp4", "--mx-scale", "floor", "--scales", "mse")
     words = json.loads((convert(codes, "--to", "archive") / "tessera.manifest.json").read_text())["reproduce"]["options"]
     assert words == ["--to=archive"]
+
+
+@pytest.mark.parametrize("family, columns", [("gpt_oss", 64), ("llama4_text", 64), ("qwen3_moe", 32)])
+def test_stacks_of_inputs_before_outputs_are_not_cut(tmp_path, refuse, family, columns):
+    stack = "model.layers.0.mlp.experts.gate_up_proj"
+    src = make(tmp_path / "src", {"model.safetensors": {stack: np.ones((2, 64, columns), BF16)}}, None, model_type=family, hidden_size=64)
+    refuse(src, 3, stack, "[experts, in, out]", options=("--to", "tp", "--tp", "2"))
+
+
+def test_a_bias_is_cut_with_its_weight(tmp_path, convert):
+    """Each half of gate and up is cut. A bias of summed outputs is complete on every rank."""
+    x = "model.layers.0.mlp."
+    sizes = {x + "gate_up_proj.bias": 8, x + "w1.bias": 6, x + "w2.bias": 4, x + "gate.e_score_correction_bias": 3, x + "k_scale": 1}
+    src = make(tmp_path / "src", {"model.safetensors": {name: np.arange(n, dtype=np.float32) for name, n in sizes.items()}}, None)
+    second = {name: value.tolist() for name, value in load(convert(src, "--to", "tp", "--tp", "2") / "rank-1").items()}
+    assert second == {x + "gate_up_proj.bias": [2, 3, 6, 7], x + "w1.bias": [3, 4, 5], x + "w2.bias": [0, 1, 2, 3],
+                      x + "gate.e_score_correction_bias": [0, 1, 2], x + "k_scale": [0]}

@@ -397,6 +397,8 @@ def test_cutting_refusals(sources, refuse, tmp_path):
     w = make(tmp_path / "strange", {"model.safetensors": {"model.layers.0.strange.weight": np.ones((8, 4), BF16)}},
              quantization=None)
     refuse(w, 3, "strange", "not known", options=("--to", "tp", "--tp", "2"))
+    w = make(tmp_path / "vector", {"model.safetensors": {"model.layers.0.self_attn.strange": np.ones(8, BF16)}}, quantization=None)
+    refuse(w, 3, "strange", "not known", options=("--to", "tp", "--tp", "2"))
     refuse(sources("qwen3-moe", True), 3, "experts", "cuts through a block", options=("--to", "tp", "--tp", "2"))
     codes, scales = fp8_oracle.quantize(random_weight((512, 512)))
     padded = np.pad(scales, ((0, 4), (0, 0)))
