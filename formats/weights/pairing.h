@@ -55,6 +55,10 @@ const char *tsr_pairing_path(const tsr_pairing *p, const tsr_tensor *t);
  * that Tessera does not read. TSR_E_FORMAT: an invalid block size. */
 tsr_status tsr_read_quantization(tsr_pairing *p);
 
+/* Rejects objects of config.json that state different quantizations (TSR_E_FORMAT), and one in a place where it is not
+ * read (TSR_E_UNSUPPORTED). */
+tsr_status tsr_check_quantization_paths(const tsr_checkpoint *c, tsr_err *err);
+
 /* Sets the block size of e4m3, which overrides config.json. */
 void tsr_state_block(tsr_pairing *p, tsr_block block);
 

@@ -41,7 +41,8 @@ static bool read_block(tsr_json_text value, tsr_block *block)
             tsr_json_read_u64(&r, &sizes[i], NULL) != TSR_OK)
             return false;
     }
-    if (sizes[0] == 0 || sizes[1] == 0 || sizes[0] > MAX_BLOCK || sizes[1] > MAX_BLOCK)
+    if (tsr_json_next_element(&r, &more, NULL) != TSR_OK || more || sizes[0] == 0 || sizes[1] == 0 ||
+        sizes[0] > MAX_BLOCK || sizes[1] > MAX_BLOCK)
         return false;
     *block = (tsr_block){sizes[0], sizes[1]};
     return true;
@@ -471,6 +472,7 @@ tsr_status tsr_read_quantization(tsr_pairing *p)
         snprintf(where, sizeof where, "%.160s/" TSR_CONFIG_NAME, p->c->path);
         TSR_TRY(tsr_refuse_sparsity((tsr_json_text){.data = p->c->config, .size = p->c->config_size}, where, p->err));
     }
+    TSR_TRY(tsr_check_quantization_paths(p->c, p->err));
     if (path != NULL && tsr_config_find(p->c, path, &q)) {
         TSR_TRY(read_method(p, q, path));
         read_kv_cache(p, q);

@@ -416,6 +416,7 @@ CONTRADICTIONS = {
     "3 bits by auto-round": (GPTQ, {**auto_round(GPTQ).config, "bits": 3}, ["bits is 3"]),
     "AWQ by auto-round": (GPTQ, auto_round(GPTQ, "auto_round:auto_awq").config, ["qweight"]),
     "no configuration of GPTQ": (GPTQ, None, ["qweight", "z - 1"]),
+    "a block of three numbers": (KINDS["fp8-block of V4.1"][1], {**f.V4, "weight_block_size": [32, 32, 32]}, ["weight_block_size is not two integers"]),
     "another block by config": (KINDS["fp8-block of V4.1"][1], f.V4, ["wq_a.scale", "2 x 3"]),
 }
 

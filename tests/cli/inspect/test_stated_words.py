@@ -117,6 +117,37 @@ def test_the_default_format_says_nothing_of_the_tensors(tmp_path, tessera):
     harness.shows(tessera, ["inspect", src, "--can-load", "vllm"], 1, "quantization_config.format is not")
 
 
+@pytest.mark.parametrize("place", ["compression_config", "text_config"])
+def test_two_objects_that_disagree_are_refused(tmp_path, refuse, place):
+    """White space and lists of modules may differ, and a member may be in one of them only."""
+    tensors, q = integers(GROUPS, False)
+    for number, changed in enumerate([{}, {"ignore": ["x"], "version": "0.12"}, {"format": "pack-quantized"},
+                                      {"config_groups": {"group_0": {**q["config_groups"]["group_0"], "weights": {"num_bits": 4}}}}]):
+        other = {**q, **changed}
+        src = make(tmp_path / f"src{number}", {"model.safetensors": tensors}, {**q, "ignore": []},
+                   **{place: {"quantization_config": other} if place == "text_config" else other})
+        config = json.loads((src / "config.json").read_text())
+        (src / "config.json").write_text(json.dumps(config, indent=2))
+        if number < 2:
+            refuse(src, 0, "", options=("--to", "bf16", "--dry-run"))
+        else:
+            refuse(src, 3, "quantization_config." + next(iter(changed)), "remove the object that is wrong")
+
+
+@pytest.mark.parametrize("place", ["llm_config.quantization_config", "thinker_config.text_config.quantization_config", "text_config.compression_config"])
+def test_an_object_in_another_place_is_refused(tmp_path, tessera, refuse, place):
+    """The weights can be read without it, but the output would still state it."""
+    tensors, q = integers(CHANNEL, False, scale=(40, 1))
+    outer, *inner = reversed(place.split("."))
+    nested = {outer: q}
+    for name in inner:
+        nested = {name: nested}
+    src = make(tmp_path / "src", {"model.safetensors": tensors}, None, **nested)
+    refuse(src, 3, place, "top level")
+    code, _, err = harness.run(tessera, ["quantize", src, "-o", tmp_path / "dst"])
+    assert code == 3 and place in err, err
+
+
 def test_mxfp4_stated_over_nvfp4(tmp_path, tessera):
     w = "model.layers.0.mlp.up_proj.weight"
     tensors = {w + "_packed": np.zeros((32, 32), np.uint8), w + "_scale": np.full((32, 4), 0x38, np.uint8), w + "_global_scale": np.ones(1, np.float32)}
