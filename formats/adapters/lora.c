@@ -6,6 +6,7 @@
 #include "common/text.h"
 #include "formats/checkpoint/config.h"
 #include "formats/names/expert_stacks.h"
+#include "formats/names/model.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -244,6 +245,22 @@ static tsr_status check_shapes(const pairing *p, const named *pair, tsr_lora_upd
 
 /* ---- pairs ---- */
 
+/* Rejects the update of an output head that config.json ties to the embedding: loaders ignore the head's own tensor. */
+static tsr_status refuse_tied_head(const pairing *p, const named *pair, const tsr_weight *weight)
+{
+    tsr_json_text tied;
+    if (tsr_part_of(values_of(weight)->name) != TSR_PART_HEAD ||
+        !tsr_config_find_model(p->lora->base, "tie_word_embeddings", &tied) || !tsr_json_is(tied, "true"))
+        return TSR_OK;
+    return tsr_fail_at(p->err,
+                       tsr_fail(p->err, TSR_E_UNSUPPORTED,
+                                "%s: '%s' updates '%s', but %s/" TSR_CONFIG_NAME
+                                " says tie_word_embeddings: loaders would use the embedding in its place; set "
+                                "tie_word_embeddings false there",
+                                path_of(p), pair->a->name, values_of(weight)->name, p->lora->base->path),
+                       pair->a->name);
+}
+
 static tsr_status add_pair(const pairing *p, const tsr_tensor *a)
 {
     named pair = {.a = a};
@@ -252,6 +269,7 @@ static tsr_status add_pair(const pairing *p, const tsr_tensor *a)
     TSR_TRY(find_b(p, &pair));
     TSR_TRY(read_module(p, &pair));
     TSR_TRY(find_weight(p, &pair, &u.weight, &key));
+    TSR_TRY(refuse_tied_head(p, &pair, u.weight));
     u.b = pair.b;
     u.rank = tsr_lora_rank(&p->lora->config, key);
     u.scale = (float)(tsr_lora_scale(&p->lora->config, key) * p->lora->factor);

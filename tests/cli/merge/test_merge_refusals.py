@@ -132,6 +132,17 @@ def test_a_base_with_nan(refused, tmp_path):
     refused(3, oracle.write(tmp_path / "lora", {Q: PAIR}), f"'{Q}.weight': the value at [5, 6] of matrix 0 is NaN or infinite after the merge", src=src)
 
 
+@pytest.mark.parametrize("tied", [{"tie_word_embeddings": True}, {"text_config": {"tie_word_embeddings": True}}, {"tie_word_embeddings": False}, {}])
+def test_a_head_that_loaders_tie_to_the_embedding(refused, tessera, tmp_path, tied):
+    head = {"lm_head.weight": random_weight((48, 70)).astype(BF16)}
+    src = make(tmp_path / "src", {"model.safetensors": head}, quantization=None, **tied)
+    adapter = oracle.write(tmp_path / "lora", {"lm_head": PAIR}, target_modules=["lm_head"])
+    if "true" in str(tied).lower():
+        refused(3, adapter, "'base_model.model.lm_head.lora_A.weight' updates 'lm_head.weight'", "set tie_word_embeddings false", src=src)
+    else:
+        harness.succeed(tessera, ["merge", src, adapter, "-o", tmp_path / "dst"])
+
+
 @pytest.mark.parametrize("text", ["", "[]", "{", '{"peft_type": "LORA", "peft_type": "LORA"}', '{"r": 4} x', "\xff"])
 def test_damaged_configurations(refused, tmp_path, text):
     adapter = oracle.write(tmp_path / "lora", {Q: PAIR})
