@@ -282,8 +282,20 @@ static void check_int8(const tsr_load_query *q, const tsr_linear *l)
                        U64(l->block.cols));
 }
 
+/* Checks quantization_status: transformers takes codes for values unless it is "compressed"; absent, it counts as
+ * "initialized" (is_quantization_compressed of quantization_config.py). */
+static void check_status(const tsr_load_query *q)
+{
+    tsr_json_text value;
+    if (q->loader == TSR_LOADER_TRANSFORMERS &&
+        (!find(q, "quantization_status", &value) || !tsr_json_is(value, "\"compressed\"")))
+        tsr_query_note(q, true, NULL, "configuration", "set \"quantization_status\": \"compressed\"",
+                       "quantization_status is not \"compressed\": the loader takes codes for values");
+}
+
 static void check_compressed_tensors_config(const tsr_load_query *q)
 {
+    check_status(q);
     tsr_json_text value, group, name;
     check_format(q);
     if (!find(q, "config_groups", &value)) {

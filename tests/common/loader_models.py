@@ -166,7 +166,7 @@ def compressed(m):
                  "dynamic": False}
     inputs = {"num_bits": 8, "type": "float", "symmetric": True, "strategy": "group", "group_size": 128, "dynamic": True}
     m.config["quantization_config"] = {
-        "quant_method": "compressed-tensors", "format": "float-quantized", "ignore": ["lm_head"],
+        "quant_method": "compressed-tensors", "quantization_status": "compressed", "format": "float-quantized", "ignore": ["lm_head"],
         "config_groups": {"group_0": {"targets": ["Linear"], "weights": arguments, "input_activations": inputs}}}
 
 

@@ -118,6 +118,10 @@ RULES = {
     "compressed-tensors, no block strategy": (
         llama, as_compressed(edit("config_groups.group_0.weights.strategy", "channel")), 1, HF,
         "configuration", ["block"]),
+    "compressed-tensors, frozen": (llama, as_compressed(edit("quantization_status", "frozen")), 1, {"transformers"},
+                                   "configuration", ["quantization_status", "codes for values"]),
+    "compressed-tensors, no status": (llama, as_compressed(edit("quantization_status", None)), 1, {"transformers"},
+                                      "configuration", ["quantization_status", "codes for values"]),
     "compressed-tensors, packed format": (llama, as_compressed(edit("format", "pack-quantized")), 1, HF,
                                           "configuration", ["float-quantized"]),
     "no activation_scheme": (llama, edit("activation_scheme", None), 1, HF, "configuration", ["activation_scheme"]),

@@ -49,7 +49,7 @@ def experts(scheme, **arguments):
         weights = {"num_bits": 8, "type": "int", "symmetric": True, "strategy": "channel", "dynamic": False, **arguments}
         inputs = {"num_bits": 8, "type": "int", "symmetric": True, "strategy": "token", "dynamic": True}
         m.config["quantization_config"] = {
-            "quant_method": "compressed-tensors", "format": "int-quantized" if scheme == "int8" else "pack-quantized",
+            "quant_method": "compressed-tensors", "quantization_status": "compressed", "format": "int-quantized" if scheme == "int8" else "pack-quantized",
             "ignore": ["lm_head"], "config_groups": {"group_0": {
                 "targets": ["Linear"], "weights": weights, "input_activations": inputs if scheme == "int8" else None}}}
         for name in [name for name in m.tensors if name.endswith("_scale_inv")]:
@@ -75,7 +75,7 @@ def fp8_tensor(static):
     def act(m):
         arguments = {"num_bits": 8, "type": "float", "symmetric": True, "strategy": "tensor", "dynamic": False}
         m.config["quantization_config"] = {
-            "quant_method": "compressed-tensors", "format": "float-quantized", "ignore": ["lm_head"], "config_groups": {"group_0": {
+            "quant_method": "compressed-tensors", "quantization_status": "compressed", "format": "float-quantized", "ignore": ["lm_head"], "config_groups": {"group_0": {
                 "targets": ["Linear"], "weights": arguments,
                 "input_activations": arguments if static else {**arguments, "strategy": "token", "dynamic": True}}}}
         for name in [name for name in m.tensors if name.endswith("_scale_inv")]:
