@@ -37,6 +37,7 @@ typedef struct tsr_pairing {
     bool *unread;  /* [tensors]: in a format that Tessera does not read */
     tsr_stated_coding stated[TSR_MAX_STATED];
     size_t n_stated;
+    const char *members;  /* the known members of quantization_config, separated by spaces; NULL: too many to list */
     const char *format;   /* quantization_config.format of compressed-tensors as JSON; NULL: none */
     tsr_json_text quark;  /* the configuration of Quark; .data NULL: another method */
     bool holds;           /* config.json requires weights to be in one of these codings */

@@ -230,12 +230,15 @@ static void read_bits(tsr_pairing *p, tsr_json_text q)
 
 static tsr_status read_awq(tsr_pairing *p, tsr_json_text q, const char *where)
 {
+    static const char *const kLayouts[] = {"version", "format", "checkpoint_format"}; /* AutoAWQ's, and GPTQModel's */
     tsr_json_text value;
     if (find_u64(q, "bits", 4) != 4)
         return tsr_fail(p->err, TSR_E_UNSUPPORTED, "%s.bits: AWQ is supported with 4 bits only", where);
-    if (tsr_json_get(q, "version", &value) && !tsr_json_is(value, "\"gemm\"") && !tsr_json_is(value, "\"GEMM\""))
-        return tsr_fail(p->err, TSR_E_UNSUPPORTED, "%s.version is %.*s; the only supported AWQ layout is \"gemm\"",
-                        where, TEXT(value));
+    for (size_t i = 0; i < 3; i++) {
+        if (tsr_json_get(q, kLayouts[i], &value) && !tsr_json_is(value, "\"gemm\"") && !tsr_json_is(value, "\"GEMM\""))
+            return tsr_fail(p->err, TSR_E_UNSUPPORTED, "%s.%s is %.*s; the only supported AWQ layout is \"gemm\"",
+                            where, kLayouts[i], TEXT(value));
+    }
     p->w->symmetric = tsr_json_says(q, "zero_point", "false");
     read_bits(p, q);
     return TSR_OK;
@@ -445,7 +448,7 @@ static tsr_status read_method(tsr_pairing *p, tsr_json_text q, const char *path)
     char where[256];
     snprintf(where, sizeof where, "%.160s/" TSR_CONFIG_NAME ": %s", p->c->path, path);
     TSR_TRY(read_expert_dtype(p, q));
-    tsr_warn_of_unknown_members(p, q, kMethods[i].members, where);
+    p->members = kMethods[i].members;
     if (kMethods[i].read != NULL)
         return kMethods[i].read(p, q, where);
     state(p, *kMethods[i].coding);
@@ -480,7 +483,7 @@ tsr_status tsr_read_quantization(tsr_pairing *p)
     TSR_TRY(read_side_file(p, q));
     take_block(p);
     p->holds = p->n_stated > 0;
-    return TSR_OK;
+    return q.size == 0 ? TSR_OK : tsr_check_members(p, q, path);
 }
 
 void tsr_state_block(tsr_pairing *p, tsr_block block)

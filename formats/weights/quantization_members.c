@@ -17,46 +17,66 @@ bool tsr_next_unknown_member(tsr_json_reader *r, const char *known, tsr_json_tex
     return false;
 }
 
-/* Warns of the first member of an object that is not known, and counts the others. Null states nothing. */
-static void check(tsr_pairing *p, tsr_json_text object, const char *known, const char *where)
+/* The members that an object may have, and the consequence of another one. */
+typedef struct member_list {
+    const char *known;
+    bool closed; /* its library rejects others */
+} member_list;
+
+/* Rejects a member of an object that is not known if the list is closed. Otherwise warns of the first one, and counts
+ * the others. Null states nothing. */
+static tsr_status check(tsr_pairing *p, tsr_json_text object, member_list list, const char *where)
 {
     tsr_json_text key, value;
     tsr_json_reader r = tsr_json_members(object);
-    while (tsr_next_unknown_member(&r, known, &key, &value)) {
-        if (tsr_json_is(value, "null") || p->w->n_warned++ > 0)
+    while (tsr_next_unknown_member(&r, list.known, &key, &value)) {
+        const int length = (int)tsr_min_u64(key.size, 64);
+        if (tsr_json_is(value, "null"))
+            continue;
+        if (list.closed)
+            return tsr_fail(p->err, TSR_E_UNSUPPORTED,
+                            "%s: unknown member '%.*s' may change how weights are decoded; remove it if it does not",
+                            where, length, key.data);
+        if (p->w->n_warned++ > 0)
             continue;
         p->w->warning =
             tsr_arena_printf(&p->w->arena,
                              "%s: unknown member '%.*s': Tessera ignores it, and if it changes how weights are "
                              "decoded, they are decoded wrongly",
-                             where, (int)tsr_min_u64(key.size, 64), key.data);
+                             where, length, key.data);
     }
+    return TSR_OK;
 }
 
-static void check_part(tsr_pairing *p, tsr_json_text group, const char *name, const char *where)
+static tsr_status check_part(tsr_pairing *p, tsr_json_text group, const char *name, bool closed, const char *where)
 {
-    char path[320];
+    char path[512];
     tsr_json_text part;
     snprintf(path, sizeof path, "%s.%s", where, name);
-    if (tsr_json_get(group, name, &part) && part.data[0] == '{')
-        check(p, part, TSR_MEMBERS_ARGUMENTS, path);
+    return tsr_json_get(group, name, &part) && part.data[0] == '{'
+               ? check(p, part, (member_list){TSR_MEMBERS_ARGUMENTS, closed}, path)
+               : TSR_OK;
 }
 
-void tsr_warn_of_unknown_members(tsr_pairing *p, tsr_json_text q, const char *known, const char *where)
+tsr_status tsr_check_members(tsr_pairing *p, tsr_json_text q, const char *path)
 {
+    const bool closed = p->w->dialect == TSR_DIALECT_COMPRESSED_TENSORS;
     tsr_json_text groups, name, group;
-    if (known != NULL)
-        check(p, q, known, where);
+    char where[256];
+    snprintf(where, sizeof where, "%.160s/" TSR_CONFIG_NAME ": %s", p->c->path, path);
+    if (p->members != NULL)
+        TSR_TRY(check(p, q, (member_list){p->members, false}, where));
     if (!tsr_json_get(q, "config_groups", &groups) || groups.data[0] != '{')
-        return;
+        return TSR_OK;
     tsr_json_reader r = tsr_json_members(groups);
     while (tsr_json_member(&r, &name, &group)) {
-        char path[288];
-        snprintf(path, sizeof path, "%s.config_groups.%.*s", where, (int)tsr_min_u64(name.size, 64), name.data);
+        char at[400];
+        snprintf(at, sizeof at, "%s.config_groups.%.*s", where, (int)tsr_min_u64(name.size, 64), name.data);
         if (group.data[0] != '{')
             continue;
-        check(p, group, TSR_MEMBERS_GROUP, path);
-        check_part(p, group, "weights", path);
-        check_part(p, group, "input_activations", path);
+        TSR_TRY(check(p, group, (member_list){TSR_MEMBERS_GROUP, closed}, at));
+        TSR_TRY(check_part(p, group, "weights", closed, at));
+        TSR_TRY(check_part(p, group, "input_activations", closed, at));
     }
+    return TSR_OK;
 }

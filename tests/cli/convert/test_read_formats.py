@@ -400,6 +400,7 @@ CONTRADICTIONS = {
     "FP8 by AWQ's configuration": (KINDS["fp8-block of V4"][1], f.AWQ, ["wq_a.weight", "FP8", "'awq'"]),
     "GPTQ by fp8": (GPTQ, DEEPSEEK, ["qweight", "GPTQ"]),
     "AWQ of another layout": (AWQ, {**f.AWQ, "version": "gemv"}, ["gemv"]),
+    "AWQ of another layout by GPTQModel": (AWQ, {**f.AWQ, "version": None, "checkpoint_format": "gemv_fast"}, ["checkpoint_format", "gemv_fast"]),
     "GPTQ of another format": (GPTQ, {**f.GPTQ, "checkpoint_format": "marlin"}, ["marlin"]),
     "GPTQ of 3 bits by config": (GPTQ, {**f.GPTQ, "bits": 3}, ["bits is 3"]),
     "AWQ of 8 bits by config": (AWQ, {**f.AWQ, "bits": 8}, ["bits"]),

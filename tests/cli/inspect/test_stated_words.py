@@ -47,8 +47,8 @@ def test_every_command_warns(tmp_path, tessera, convert, name):
 @pytest.mark.parametrize("where, changed", [
     ("quantization_config", {"rotation": "hadamard"}), ("quantization_config.config_groups.group_0", {"permutation": True}),
     ("quantization_config.config_groups.group_0.weights", {"codebook": [1, 2]})])
-def test_an_unknown_member_is_named(tmp_path, tessera, convert, where, changed):
-    """It may change how weights are decoded. One that is null states nothing."""
+def test_an_unknown_member_is_named(tmp_path, tessera, convert, refuse, where, changed):
+    """It may change how weights are decoded. One that is null states nothing. compressed-tensors rejects others in groups."""
     tensors, q = integers(GROUPS, False)
     place = q
     for name in where.split(".")[1:]:
@@ -58,9 +58,15 @@ def test_an_unknown_member_is_named(tmp_path, tessera, convert, where, changed):
     assert harness.run(tessera, ["convert", src, "-o", tmp_path / "null", "--to", "bf16", "--quiet"])[2] == ""
     place.update(changed, another=1)
     src = make(tmp_path / "other", {"model.safetensors": tensors}, q)
+    words = f"{where}: unknown member '{next(iter(changed))}'"
     code, _, err = harness.run(tessera, ["convert", src, "-o", tmp_path / "dst", "--to", "bf16", "--quiet"])
-    assert code == 0 and f"{where}: unknown member '{next(iter(changed))}'" in err and "(and 1 other)" in err, err
-    assert f"{where}: unknown member '{next(iter(changed))}'" in harness.succeed(tessera, ["inspect", src])
+    told, out, _ = harness.run(tessera, ["inspect", src])
+    assert words in err and words in out, err + out
+    if "group_0" in where:
+        assert (code, told) == (3, 1) and "remove it if it does not" in err, err
+        refuse(src, 3, words, options=("--to", "int8-weight-only"))
+    else:
+        assert (code, told) == (0, 0) and "(and 1 other)" in err, err
 
 
 # Members that GPTQModel, AutoAWQ, ModelOpt and DeepSeek write.
@@ -71,10 +77,14 @@ FULL = [
     {"quant_method": "fp8", "fmt": "e4m3", "activation_scheme": "dynamic", "weight_block_size": [128, 128], "scale_fmt": "ue8m0"},
     {"quant_method": "modelopt", "quant_algo": "NVFP4", "kv_cache_quant_algo": None, "group_size": 16, "exclude_modules": ["lm_head"],
      "producer": {"name": "modelopt", "version": "0.45"}},
+    {"quant_method": "awq", "bits": 4, "group_size": 128, "zero_point": True, "format": "gemm", "checkpoint_format": "gemm",
+     "pack_dtype": "int32", "desc_act": False, "sym": False, "meta": {"quantizer": ["gptqmodel:5.6"]}},
+    {"quant_method": "gptq", "bits": 4, "group_size": 128, "sym": True, "provider": "auto-round", "autoround_version": "0.12.2", "iters": 200,
+     "data_type": "int"},
 ]
 
 
-@pytest.mark.parametrize("q", FULL, ids=lambda q: q["quant_method"])
+@pytest.mark.parametrize("q", FULL, ids=lambda q: f"{q['quant_method']}, {len(q)} members")
 def test_known_members_are_read_without_a_word(tmp_path, tessera, q):
     src = make(tmp_path / "src", {"model.safetensors": {"x.weight": np.ones((4, 4), np.float32)}}, q)
     code, _, err = harness.run(tessera, ["convert", src, "-o", tmp_path / "dst", "--to", "archive", "--quiet"])
