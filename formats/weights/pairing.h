@@ -95,5 +95,9 @@ tsr_status tsr_read_order(const tsr_pairing *p, tsr_weight *x);
  * in x->odd. */
 tsr_status tsr_check_stated(const tsr_pairing *p, tsr_weight *x);
 
+/* Rejects a format of compressed-tensors that Tessera does not know, TSR_E_UNSUPPORTED: its codes may be packed in any
+ * way. NULL is accepted. `where` names the object. */
+tsr_status tsr_refuse_format(const tsr_pairing *p, const char *format, const char *where);
+
 /* Returns the error for a weight with none of the stated codings. */
 tsr_status tsr_refuse_unstated(const tsr_pairing *p, const tsr_weight *x);

@@ -125,24 +125,6 @@ static void for_each(tsr_pairing *p, tsr_json_text object, const char *path, eac
 
 /* ---- each quant_method; `q` is its object ---- */
 
-/* Rejects a format of compressed-tensors that Tessera does not know: its codes may be packed in any way. */
-static tsr_status check_format(const tsr_pairing *p, const char *format, const char *where)
-{
-    static const char *const kFormats[] = {
-        "\"dense\"",           "\"int-quantized\"",        "\"float-quantized\"",
-        "\"naive-quantized\"", "\"pack-quantized\"",       "\"mixed-precision\"",
-        "\"mxfp8-quantized\"", "\"nvfp4-pack-quantized\"", "\"mxfp4-pack-quantized\"",
-        "\"fakequant\"",       "\"mxfp6-pack-quantized\""};
-    size_t i = 0;
-    while (format != NULL && i < sizeof kFormats / sizeof *kFormats && strcmp(format, kFormats[i]) != 0)
-        i++;
-    if (i < sizeof kFormats / sizeof *kFormats)
-        return TSR_OK;
-    return tsr_fail(p->err, TSR_E_UNSUPPORTED,
-                    "%s.format: unsupported format %.64s; correct it, or save the model in another format", where,
-                    format);
-}
-
 static tsr_status read_compressed_tensors(tsr_pairing *p, tsr_json_text q, const char *where)
 {
     tsr_json_text value;
@@ -154,9 +136,9 @@ static tsr_status read_compressed_tensors(tsr_pairing *p, tsr_json_text q, const
     TSR_TRY(tsr_refuse_sparsity(q, where, p->err));
     p->format = find_word(p, q, "format");
     for_each(p, q, "config_groups", read_group);
-    TSR_TRY(check_format(p, p->format, where));
+    TSR_TRY(tsr_refuse_format(p, p->format, where));
     for (size_t i = 0; i < p->n_stated; i++)
-        TSR_TRY(check_format(p, p->stated[i].format, where));
+        TSR_TRY(tsr_refuse_format(p, p->stated[i].format, where));
     return TSR_OK;
 }
 
@@ -222,10 +204,24 @@ static bool varies(tsr_json_text q, const char *name, const char *key)
     return tsr_json_get(q, name, &layers) && memmem(layers.data, layers.size, key, strlen(key)) != NULL;
 }
 
-/* Reads AWQ and GPTQ: one coding for all modules, and in GPTQModel's "dynamic" others for some modules. */
-static void read_bits(tsr_pairing *p, tsr_json_text q)
+/* Records the codings of AWQ and GPTQ: one for all modules, and those of some modules in the member `layers`. What a
+ * module does not state is as for all; 16 bits are not quantized. */
+static void state_bits(tsr_pairing *p, tsr_json_text q, const char *layers)
 {
-    state_integers(p, find_u64(q, "bits", 4), find_u64(q, "group_size", 0), tsr_json_says(q, "desc_act", "true"));
+    const bool ordered = tsr_json_says(q, "desc_act", "true");
+    const uint64_t bits = find_u64(q, "bits", 4), group = find_u64(q, "group_size", 0);
+    tsr_json_text modules, name, module, own;
+    state_integers(p, bits, group, ordered);
+    if (!tsr_json_get(q, layers, &modules))
+        return;
+    tsr_json_reader r = tsr_json_members(modules);
+    while (tsr_json_member(&r, &name, &module)) {
+        const uint64_t width = find_u64(module, "bits", bits);
+        if (width <= 8)
+            state_integers(p, width,
+                           tsr_json_get(module, "group_size", &own) ? find_u64(module, "group_size", 0) : group,
+                           ordered);
+    }
 }
 
 static tsr_status read_awq(tsr_pairing *p, tsr_json_text q, const char *where)
@@ -240,7 +236,7 @@ static tsr_status read_awq(tsr_pairing *p, tsr_json_text q, const char *where)
                             where, kLayouts[i], TEXT(value));
     }
     p->w->symmetric = tsr_json_says(q, "zero_point", "false");
-    read_bits(p, q);
+    state_bits(p, q, "dynamic");
     return TSR_OK;
 }
 
@@ -259,15 +255,14 @@ static tsr_status read_gptq(tsr_pairing *p, tsr_json_text q, const char *where)
     else if (tsr_json_get(q, "checkpoint_format", &value) && !tsr_json_is(value, "\"gptq\""))
         return tsr_fail(p->err, TSR_E_UNSUPPORTED, "%s.checkpoint_format is %.*s; supported: \"gptq\" and \"gptq_v2\"",
                         where, TEXT(value));
-    read_bits(p, q);
-    for_each(p, q, "dynamic", read_bits);
+    state_bits(p, q, "dynamic");
     return TSR_OK;
 }
 
 /* Reads auto-round, whose tensors are those of the format that packing_format names (auto_round/export). */
 static tsr_status read_auto_round(tsr_pairing *p, tsr_json_text q, const char *where)
 {
-    tsr_json_text packing = {.data = "\"auto_round:auto_gptq\"", .size = 22}, layers, name, layer;
+    tsr_json_text packing = {.data = "\"auto_round:auto_gptq\"", .size = 22};
     (void)tsr_json_get(q, "packing_format", &packing);
     if (tsr_json_says(q, "data_type", "\"fp8\"") || tsr_json_is(packing, "\"auto_round:fp8\"")) {
         state(p, kFp8);
@@ -282,14 +277,7 @@ static tsr_status read_auto_round(tsr_pairing *p, tsr_json_text q, const char *w
                         "%s.packing_format is %.*s; supported: auto_round:auto_gptq, auto_round:auto_awq and :fp8",
                         where, TEXT(packing));
     p->w->symmetric = tsr_json_says(q, "sym", "true");
-    if (!tsr_json_get(q, "extra_config", &layers))
-        return TSR_OK;
-    tsr_json_reader r = tsr_json_members(layers);
-    while (tsr_json_member(&r, &name, &layer)) { /* layers of 16 bits are not quantized */
-        const uint64_t bits = find_u64(layer, "bits", find_u64(q, "bits", 4));
-        if (bits <= 8)
-            state_integers(p, bits, find_u64(layer, "group_size", find_u64(q, "group_size", 0)), false);
-    }
+    state_bits(p, q, "extra_config");
     return TSR_OK;
 }
 

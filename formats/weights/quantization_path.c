@@ -63,7 +63,8 @@ static bool find_unread(const tsr_checkpoint *c, tsr_json_text object, char *pat
         if (length == 0 || value.data[0] != '{')
             continue;
         const bool states = tsr_json_is(key, "quantization_config") || tsr_json_is(key, "compression_config");
-        if (states && !is_read(c, value))
+        tsr_json_reader members = tsr_json_members(value);
+        if (states && !is_read(c, value) && tsr_json_member(&members, &key, &value))
             return true;
         if (!states && level < MOST_LEVELS && find_unread(c, value, path, size, length, level + 1))
             return true;

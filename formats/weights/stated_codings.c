@@ -60,6 +60,23 @@ tsr_status tsr_refuse_unstated(const tsr_pairing *p, const tsr_weight *x)
 
 /* ---- compressed-tensors' names of codings ---- */
 
+tsr_status tsr_refuse_format(const tsr_pairing *p, const char *format, const char *where)
+{
+    static const char *const kFormats[] = {
+        "\"dense\"",           "\"int-quantized\"",        "\"float-quantized\"",
+        "\"naive-quantized\"", "\"pack-quantized\"",       "\"mixed-precision\"",
+        "\"mxfp8-quantized\"", "\"nvfp4-pack-quantized\"", "\"mxfp4-pack-quantized\"",
+        "\"fakequant\"",       "\"mxfp6-pack-quantized\""};
+    size_t i = 0;
+    while (format != NULL && i < sizeof kFormats / sizeof *kFormats && strcmp(format, kFormats[i]) != 0)
+        i++;
+    if (i < sizeof kFormats / sizeof *kFormats)
+        return TSR_OK;
+    return tsr_fail(p->err, TSR_E_UNSUPPORTED,
+                    "%s.format: unsupported format %.64s; correct it, or save the model in another format", where,
+                    format);
+}
+
 static bool is_one_of(const char *word, const char *first, const char *second)
 {
     return strcmp(word, first) == 0 || strcmp(word, second) == 0;

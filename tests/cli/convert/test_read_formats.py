@@ -21,6 +21,10 @@ MODEL_MXFP8 = {"quant_method": "modelopt", "quant_algo": "MXFP8"}
 PB_WO = {"quant_method": "modelopt", "quant_algo": "FP8_PB_WO"}
 
 
+def with_config(module, **changed):
+    return module._replace(config={**module.config, **changed})
+
+
 def auto_round(module, packing=None, quant_method="auto-round", **others):
     """Makes the module as auto-round stores it, with the tensors of the format that packing_format names."""
     old = module.config
@@ -94,9 +98,11 @@ KINDS = {
     "gptq of intel/auto-round": ("gptq", auto_round(f.gptq(X), quant_method="intel/auto-round")),
     "awq of auto-round": ("awq", auto_round(f.awq(X), "auto_round:auto_awq")),
     "gptq of auto-round, 8 bits of a layer": ("gptq", auto_round(f.gptq(X, bits=8), bits=4, extra_config={X: {"bits": 8}})),
+    "gptq, 8 bits by dynamic": ("gptq", with_config(f.gptq(X, bits=8), bits=4, dynamic={"-:lm_head": {}, r"+:.*down_proj": {"bits": 8}})),
+    "gptq, one group by dynamic": ("gptq", with_config(f.gptq(X, size=160), group_size=32, dynamic={r"+:.*down_proj": {"group_size": -1}})),
     "gptq, ragged": ("gptq", f.gptq(X, rows=43, cols=157)),
 }
-BITS = {**{kind: 6 for kind in ("mxfp6-ct", "mxfp6-e2m3-quark", "mxfp6-e3m2-quark")}, "fp8-block": 8, "mxfp8": 8, "gptq of auto-round, 8 bits of a layer": 8, "gptq, 8 bits": 8, "gptq, 8 bits, v2": 8}
+BITS = {**{kind: 6 for kind in ("mxfp6-ct", "mxfp6-e2m3-quark", "mxfp6-e3m2-quark")}, "fp8-block": 8, "mxfp8": 8, "gptq of auto-round, 8 bits of a layer": 8, "gptq, 8 bits by dynamic": 8, "gptq, 8 bits": 8, "gptq, 8 bits, v2": 8}
 
 
 def write(directory, *modules, config="of the module", plain=(), files=(), **more):
