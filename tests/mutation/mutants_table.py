@@ -109,7 +109,7 @@ MUTANTS = [
     ("int8_hopper.cu", "ring.w(), t != 0);", "ring.w(), t > 1);", INT8, "Hopper: the first k tile is lost"),
     ("int8_hopper.cu", "ring.a() + sub * 64 * kDepth / 16", "ring.a()", INT8, "Hopper: the second 64 tokens are the first"),
     ("int8_hopper.cu", "ring.skip(mine.tiles);\n        }\n        const auto store", "}\n        const auto store", INT8, "Hopper: the other warpgroup's tiles are not skipped"),
-    ("int8_hopper.cu", "if (ALTERNATE && unit != mine.first) {", "if (false) {", INT8, "Hopper: warpgroups do not wait for their turn"),
+    ("int8_hopper.cu", "if (ALTERNATE && unit != mine.first) {", "if (false) {", "test_races 50 int8", "Hopper: warpgroups do not wait for their turn"),
     ("int8_hopper.cu", "hopper::mma_wait_but<1>();\n            release(before);", "release(before);", None,
      "Hopper: a k tile is released before it is multiplied: it is multiplied long before the copy engine could have replaced it"),
     # converting 4 and 8 bits
