@@ -6,9 +6,9 @@
  * This is the algorithm of DeepSeek-V3's inference/kernel.py and of DeepGEMM: each tile's sum leaves the tensor cores,
  * is scaled, and is added in FP32. docs/kernels/block_fp8_gemm.md explains the kernels.
  *
- * Layouts: a [m][lda], w [n][ldw] bytes, k contiguous; scale_a [ceil(k/128)][ld_scale_a], tokens contiguous (as
- * tsr_cuda_quantize_tokens writes it); scale_w [ceil(n/128)][ceil(k/128)], as the checkpoint stores it; d [m][ldd]
- * elements. Any m, n, k >= 0; leading dimensions are in elements. d must not overlap an operand.
+ * Layouts: a [m][lda], w [n][ldw] bytes, k contiguous; scale_a [ceil(k/128)][ld_scale_a], tokens contiguous;
+ * scale_w [ceil(n/128)][ceil(k/128)], as the checkpoint stores it; d [m][ldd] elements. Any m, n, k >= 0; leading
+ * dimensions are in elements. d must not overlap an operand.
  *
  * The kernels for Hopper need sm_90, a and w 16-byte aligned with lda and ldw multiples of 16, scale_a 16-byte aligned
  * with ld_scale_a a multiple of 4. Otherwise TSR_GEMM_AUTO selects TSR_GEMM_MMA, which needs sm_89 or later and the

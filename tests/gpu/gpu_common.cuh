@@ -109,15 +109,6 @@ __global__ void random_floats(float *p, int64_t count, float low, float high, ui
     }
 }
 
-/* BF16, uniform in +-1 times a power of two between 2^-8 and 2^7. */
-__global__ void random_bf16(uint16_t *p, int64_t count, uint64_t seed)
-{
-    for (int64_t i = blockIdx.x * (int64_t)blockDim.x + threadIdx.x; i < count; i += (int64_t)gridDim.x * blockDim.x) {
-        const uint64_t r = mix(seed + i);
-        p[i] = (uint16_t)((r & 0x807F) | (uint64_t)(119 + (r >> 16 & 15)) << 7);
-    }
-}
-
 /* BF16, uniform in +-1. */
 __global__ void random_units(uint16_t *p, int64_t count, uint64_t seed)
 {

@@ -27,7 +27,7 @@ from mutants_table import MUTANTS
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 KERNELS = os.path.join(ROOT, "kernels", "cuda")
 FLAGS = ["-O3", "-std=c++17", "-DNDEBUG", "-I" + ROOT, "-gencode=arch=compute_90a,code=sm_90a"]
-FMAD = {"block_fp8_convert.cu", "fast_dequant.cu", "mx_dequant.cu"}  # as kernels/cuda/meson.build has it
+FMAD = {"fast_dequant.cu", "mx_dequant.cu"}  # as kernels/cuda/meson.build has it
 CHECK_FENCES = os.path.join(ROOT, "tests", "gpu", "check_fences.py")
 SECONDS = 90  # a test that hangs is a test that fails
 FOLDERS = ("common", "formats", "kernels", "quantize", "convert", "verify", "report", "cli")

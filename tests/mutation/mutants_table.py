@@ -75,16 +75,6 @@ MUTANTS = [
     ("block_fp8_grouped_wide.cu", "const int row = max(of.group, 0) * blocks;", "const int row = 0;", GROUPED, "grouped, wide: the first group's scales"),
     ("product_wide.cuh", "if (row < rows && j < p.n) {", "if (row <= rows && j < p.n) {", GROUPED, "grouped, wide: a row of padding is written"),
     ("product_cost.cu", None, None, None, "the choice of a tile: every tile is tested, and a wrong choice is only slow"),
-    # conversions
-    ("block_fp8_convert.cu", "divide(amax, 448.0f, 1.0f / 448.0f)", "amax * (1.0f / 448.0f)", SOME, "quantizing: the scale is rounded twice"),
-    ("block_fp8_convert.cu", "return __fmaf_rn(-__fmaf_rn(q, s, -x), inverse, q);", "return q;", SOME, "quantizing: the quotient is not corrected"),
-    ("block_fp8_convert.cu", "amax > 0x1p-80f && amax < 0x1p+80f", "true", SOME, "quantizing: tiny rows by the fast quotient"),
-    ("block_fp8_convert.cu", "most = __vmaxu2(most, v[g][p][c] & 0x7FFF7FFFu);", "most = __vmaxu2(most, v[g][p][c]);", SOME, "quantizing: the sign counts"),
-    ("block_fp8_convert.cu", "row / kGroup * ((k + kGroup - 1) / kGroup)", "row / kGroup * (k / kGroup)", SOME, "dequantizing: ragged rows of scales"),
-    ("block_fp8_convert.cu", "__floats2bfloat162_rn(v.x * scale, v.y * scale)", "__floats2bfloat162_rn(v.x * scale, v.x * scale)", SOME,
-     "dequantizing: a value twice"),
-    ("block_fp8_convert.cu", "__nv_cvt_float2_to_fp8x2(make_float2(x, y), __NV_SATFINITE,", "__nv_cvt_float2_to_fp8x2(make_float2(x, y), __NV_NOSAT,", None,
-     "quantizing without saturation: no quotient is beyond 448, so that results are the same"),
     # int8
     ("int8_gemm.cu", "product -= g.azp[i] * g.azp_adj[j];", "product -= g.azp[0] * g.azp_adj[j];", INT8, "the first token's zero point"),
     ("int8_gemm.cu", "g.scale_w[g.one_scale_w ? 0 : j]", "g.scale_w[0]", INT8, "the first channel's scale"),

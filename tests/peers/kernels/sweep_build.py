@@ -43,7 +43,7 @@ def sources():
     """Returns Tessera's kernels of the sweep with their headers."""
     kernels = ROOT / "kernels" / "cuda"
     names = ("block_fp8_*", "int8_*", "product_*", "mla_*", "index_scores*", "prefill*", "weight_only*", "cublas_lt.cu", "cuda_launch.cu", "*.cuh", "fast_dequant.cuh")
-    found = {path for name in names for path in kernels.glob(name)} - {kernels / "block_fp8_convert.cu"}
+    found = {path for name in names for path in kernels.glob(name)}
     return sorted(found | {ROOT / "common" / "status.c"})
 
 
