@@ -76,8 +76,8 @@ struct tsr_command {
     tsr_status (*run)(tsr_command_context *context, tsr_terminal *terminal, tsr_err *err);
     /* Prints the result as text. NULL: `run` has done so. */
     tsr_status (*print)(tsr_command_context *context, tsr_err *err);
-    /* Appends the result as members of the JSON object that is open, after its schema and version. NULL: `run` has written all
-     * reports. */
+    /* Appends the result as members of the JSON object that is open, after its schema and version. NULL: `run` has
+     * written all reports. */
     void (*write_json)(const tsr_command_context *context, tsr_text *text);
     /* Called after the result was written: returns the error if the result has one. May be NULL. */
     tsr_status (*conclude)(tsr_command_context *context, tsr_err *err);

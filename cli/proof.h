@@ -1,8 +1,8 @@
 /* Proves an output of `quantize` on held-out text (--prove): runs it, its source and its rounded counterpart.
  *
- * The counterpart is the plan of the same command with the nearest codes under scales that follow from the largest values.
- * It is made in the folder DST.rounded, like any output, and removed afterwards. A killed run leaves it behind, and the
- * same command resumes it. DST is only read. */
+ * The counterpart is the plan of the same command with the nearest codes under scales that follow from the largest
+ * values. It is made in the folder DST.rounded, like any output, and removed afterwards. A killed run leaves it behind,
+ * and the same command resumes it. DST is only read. */
 #pragma once
 
 #include "cli/command.h"
@@ -42,8 +42,8 @@ tsr_status tsr_proof_check(const tsr_command_context *context, tsr_err *err);
  * device, the memory, the folder of the counterpart and the free space. The plan of the output has been made. */
 tsr_status tsr_proof_open(tsr_command_context *context, tsr_err *err);
 
-/* Makes the counterpart, runs the passes, and removes the counterpart. The output is complete. Adds the check "proof" to
- * the judged checks of the job, with a finding if the counterpart is nearer to the source. */
+/* Makes the counterpart, runs the passes, and removes the counterpart. The output is complete. Adds the check "proof"
+ * to the judged checks of the job, with a finding if the counterpart is nearer to the source. */
 tsr_status tsr_proof_run(tsr_command_context *context, tsr_terminal *terminal, tsr_err *err);
 
 /* Print what a dry run plans, and the figures of a proof. */

@@ -6,8 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Makes room for an item of `size` bytes behind `count` of them: doubles an array that is full. `items` is the address of
- * the pointer to the array. Returns false without memory; nothing changes then. */
+/* Makes room for an item of `size` bytes behind `count` of them: doubles an array that is full. `items` is the address
+ * of the pointer to the array. Returns false without memory; nothing changes then. */
 static inline bool tsr_grow(void *items, size_t count, size_t *capacity, size_t size)
 {
     if (count < *capacity)

@@ -37,8 +37,8 @@ void tsr_call_begin(tsr_call *call)
     tsr_set_float_mode();
 }
 
-/* Copies a message as the command prints it. Control characters and line ends are escaped, because names are untrusted. A
- * message that is too long loses its middle, because the reason is at the end. */
+/* Copies a message as the command prints it. Control characters and line ends are escaped, because names are untrusted.
+ * A message that is too long loses its middle, because the reason is at the end. */
 static void spell_out(char *to, size_t size, const char *message)
 {
     static const char kLeftOut[] = " ... ";

@@ -84,8 +84,9 @@ TESSERA_API const char *tessera_status_name(tessera_status status);
 
 enum { TESSERA_MAX_RANK = 8, TESSERA_MAX_STORED = 8 };
 
-/* An open checkpoint: a Hugging Face directory, one .safetensors file, or arrays in memory. Opening it reads the headers
- * and config.json and checks that they agree. It reads no weights. Anything that Tessera cannot interpret is an error. */
+/* An open checkpoint: a Hugging Face directory, one .safetensors file, or arrays in memory. Opening it reads the
+ * headers and config.json and checks that they agree. It reads no weights. Anything that Tessera cannot interpret is an
+ * error. */
 typedef struct tessera_checkpoint tessera_checkpoint;
 
 /* Opens a directory or file in any format that Tessera reads. Free *checkpoint with tessera_close.

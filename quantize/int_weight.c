@@ -14,8 +14,8 @@ uint64_t tsr_int_groups(const tsr_int_scheme *scheme, uint64_t cols)
     return scheme->group == 0 ? 1 : tsr_ceil_div(cols, scheme->group);
 }
 
-/* Scratch for quantizing a row: the row in FP32, unless it is BF16; the decoded codes; range, scale and zero point of each group; trial
- * codes of a search. */
+/* Scratch for quantizing a row: the row in FP32, unless it is BF16; the decoded codes; range, scale and zero point of
+ * each group; trial codes of a search. */
 typedef struct room {
     float *f32, *decoded, *low, *high, *scale, *zero;
     uint32_t *amax;

@@ -1,7 +1,7 @@
 /* Decodes MXFP4, MXFP8 and NVFP4: y = value(code) * t, one FP32 product, rounded once to the target.
  *
- * quantize/scales/mx_format.h defines t. Equal to compressed-tensors (compressors/nvfp4, mxfp4), ModelOpt (qtensor/) and
- * transformers (integrations/mxfp4.py). Code 8 gives -0. */
+ * quantize/scales/mx_format.h defines t. Equal to compressed-tensors (compressors/nvfp4, mxfp4), ModelOpt (qtensor/)
+ * and transformers (integrations/mxfp4.py). Code 8 gives -0. */
 #pragma once
 
 #include "common/status.h"

@@ -42,8 +42,9 @@ static tsr_e2m1_rounding rounding_of(const tsr_mx_scheme *scheme, tsr_dtype sour
 
 /* ---- rows ---- */
 
-/* Scratch for quantizing a row: the row in FP32, unless it is BF16; the decoded codes; for each group amax as FP32 bits,
- * t, and the error of its codes. A search adds the least error of each group, and the t, scales and codes of a trial. */
+/* Scratch for quantizing a row: the row in FP32, unless it is BF16; the decoded codes; for each group amax as FP32
+ * bits, t, and the error of its codes. A search adds the least error of each group, and the t, scales and codes of a
+ * trial. */
 typedef struct room {
     double *best;
     float *f32, *decoded, *t, *q2, *e2, *qv, *trial_t;

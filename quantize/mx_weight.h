@@ -1,8 +1,8 @@
 /* Quantizes rows of a matrix to MXFP4, MXFP8 or NVFP4: codes, and a scale per group of columns.
  *
  * For each group: amax over its columns, the scale from amax, then code = element(clamp(x / t)) with t as readers
- * compute it (quantize/scales/mx_format.h). A rule (tsr_mx_rule) derives an E8M0 scale from amax. Each producer has a default
- * rule, with which Tessera writes the same bytes. docs/numerics.md has the formulas and every corner case. */
+ * compute it (quantize/scales/mx_format.h). A rule (tsr_mx_rule) derives an E8M0 scale from amax. Each producer has a
+ * default rule, with which Tessera writes the same bytes. docs/numerics.md has the formulas and every corner case. */
 #pragma once
 
 #include "common/status.h"

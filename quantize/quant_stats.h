@@ -59,7 +59,8 @@ double tsr_quant_stats_relative_error(const tsr_quant_stats *stats);
 /* Returns 10 log10(sum x^2 / sum (x - y)^2) in dB; infinite if there is no error. */
 double tsr_quant_stats_sqnr(const tsr_quant_stats *stats);
 
-/* Returns 10 log10(sum w x^2 / sum w (x - y)^2) in dB; infinite if there is no error. Only for stats with sum_wx2 > 0. */
+/* Returns 10 log10(sum w x^2 / sum w (x - y)^2) in dB; infinite if there is no error. Only for
+ * stats with sum_wx2 > 0. */
 double tsr_quant_stats_weighted_sqnr(const tsr_quant_stats *stats);
 
 /* Returns 10 log10(nearest_d2 / output_d2) in dB: what GPTQ took from the error of outputs on the text of calibration.

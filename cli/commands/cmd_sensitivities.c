@@ -184,7 +184,8 @@ static const tsr_tensor *first_of(const measuring *a, const tsr_sensitivity *g)
     return &a->checkpoints[0]->tensors.items[g->group];
 }
 
-/* Returns the group with the next smaller divergence than `last` (NULL: the largest); among equals, the next. NULL: none. */
+/* Returns the group with the next smaller divergence than `last` (NULL: the largest); among equals, the next. NULL:
+ * none. */
 static const tsr_sensitivity *next_below(const measuring *a, const tsr_sensitivity *last)
 {
     const tsr_sensitivity *best = NULL;

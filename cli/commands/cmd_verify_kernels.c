@@ -11,8 +11,8 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Options of gemm that epilogue and dequant do not use: they have no sets of experts and no ranks, and scale activations
- * in their own way. */
+/* Options of gemm that epilogue and dequant do not use: they have no sets of experts and no ranks, and scale
+ * activations in their own way. */
 #define GEMM_ONLY "--scaling --experts --tp --devices"
 
 #define DEVICES_OPTION(job)                                                                               \

@@ -1,5 +1,5 @@
-/* `tessera help` and other descriptions of the tool itself: the help of all commands as JSON, tensor names for completion,
- * the page about errors, the build, and the lists of families and loader rules.
+/* `tessera help` and other descriptions of the tool itself: the help of all commands as JSON, tensor names for
+ * completion, the page about errors, the build, and the lists of families and loader rules.
  *
  * Manual pages and shell completions are generated from the help of all commands (cli/manual/). Completions request the
  * tensors of a checkpoint while a word is typed. */
@@ -29,8 +29,8 @@ tsr_status tsr_help_tensors(const char *checkpoint, const char *beginning, tsr_e
  * bills of materials. */
 tsr_status tsr_version_json(const char *path, tsr_err *err);
 
-/* Print the tensors of each model family that are quantized, and the rules of each loader for a model_type; or write them
- * to `json` as JSON if that is not NULL ("-": stdout). */
+/* Print the tensors of each model family that are quantized, and the rules of each loader for a model_type; or write
+ * them to `json` as JSON if that is not NULL ("-": stdout). */
 tsr_status tsr_list_families(const char *json, tsr_err *err);
 tsr_status tsr_list_loader_rules(const char *model_type, const char *json, tsr_err *err);
 

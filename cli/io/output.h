@@ -31,7 +31,8 @@ void tsr_print_word(tsr_ink ink, const char *word, int width);
 /* Prints complete text of Tessera's own to stdout unchanged: help and JSON. */
 void tsr_print_raw(const char *text, size_t size);
 
-/* Prints text that report/write has drawn, with its names escaped, to stdout. Frees it. TSR_E_NOMEM: it is incomplete. */
+/* Prints text that report/write has drawn, with its names escaped, to stdout. Frees it. TSR_E_NOMEM: it is
+ * incomplete. */
 tsr_status tsr_print_drawn(tsr_text *text, tsr_err *err);
 
 /* Returns the style of text that a command draws: lines of any width, in colour if stdout is a terminal. */

@@ -18,7 +18,8 @@ bool tsr_sandbox_seccomp(void);
 /* Return the reason why a command cannot be sandboxed (tsr_io_paths.unconfined); NULL: it can. */
 const char *tsr_unconfined_ranks(bool mpi);
 
-/* `device`: a GPU may be used. `blas`: products are by OpenBLAS on the CPU. `tokens`: a token file, which a Python program reads if it is text; may be NULL. */
+/* `device`: a GPU may be used. `blas`: products are by OpenBLAS on the CPU. `tokens`: a token file, which a Python
+ * program reads if it is text; may be NULL. */
 const char *tsr_unconfined_device(bool device, bool blas, const char *tokens);
 
 /* The folders that tsr_sandbox_enter created: the deepest, and their number. */

@@ -11,8 +11,8 @@ void tsr_space_print(const tsr_plan *plan, const char *dst);
 /* Prints the space that a spool needs, and the free space there. */
 void tsr_space_print_spool(const tsr_plan *plan, const char *spool);
 
-/* Checks that `dst` has room for what is left of the output of `plan`, and `later` for that of `next`, both of exact size.
- * TSR_E_NOSPACE: the message has the missing bytes. */
+/* Checks that `dst` has room for what is left of the output of `plan`, and `later` for that of `next`, both of exact
+ * size. TSR_E_NOSPACE: the message has the missing bytes. */
 tsr_status tsr_space_check_both(const tsr_plan *plan, const char *dst, const tsr_plan *next, const char *later,
                                 tsr_err *err);
 

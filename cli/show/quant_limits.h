@@ -38,8 +38,8 @@ tsr_status tsr_quant_limits_parse(tsr_quant_limits *limits, tsr_err *err);
 /* Returns the first of these options that was given; NULL: none was. */
 const char *tsr_quant_limits_given(const tsr_quant_limits *limits);
 
-/* Adds a check for each limit that was given, and a finding for each tensor beyond it. `rows` has one element per step of
- * the plan. The plan must outlive the result. */
+/* Adds a check for each limit that was given, and a finding for each tensor beyond it. `rows` has one element per step
+ * of the plan. The plan must outlive the result. */
 tsr_status tsr_quant_limits_judge(tsr_result *result, const tsr_quant_limits *limits, const tsr_plan *plan,
                                   const tsr_quant_stats *rows, tsr_err *err);
 

@@ -22,8 +22,8 @@ typedef struct tsr_fold_job {
 /* Appends the option table entries that fill *job, which must not move. */
 void tsr_fold_job_options(tsr_fold_job *job, tsr_option *options);
 
-/* Opens the source, finds the channels that can be scaled, and makes the plan; the engine searches the scales before the
- * first unit. *job must outlive the plan. */
+/* Opens the source, finds the channels that can be scaled, and makes the plan; the engine searches the scales before
+ * the first unit. *job must outlive the plan. */
 tsr_status tsr_fold_job_plan(tsr_fold_job *job, const tsr_job_source *from, tsr_plan *plan, tsr_err *err);
 
 void tsr_fold_job_free(tsr_fold_job *job);

@@ -49,8 +49,8 @@ tsr_status tsr_quantize_job_plan(tsr_quantize_job *job, const tsr_job_source *fr
 bool tsr_quantize_job_is_plain(const tsr_quantize_job *job);
 
 /* Sets *plain to a job with the scheme, rules and layers of `job` that takes the nearest codes under scales that follow
- * from the largest values. `job` is planned and stays open as long as *plain, which shares its sources. The command of its
- * plan differs from that of any other job, so that no other run resumes its output. */
+ * from the largest values. `job` is planned and stays open as long as *plain, which shares its sources. The command of
+ * its plan differs from that of any other job, so that no other run resumes its output. */
 tsr_status tsr_quantize_job_make_plain(tsr_quantize_job *plain, const tsr_quantize_job *job, tsr_err *err);
 
 void tsr_quantize_job_free(tsr_quantize_job *job);

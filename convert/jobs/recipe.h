@@ -25,9 +25,9 @@ typedef struct tsr_recipe {
     tsr_arena arena;
 } tsr_recipe;
 
-/* Reads a recipe. A name without a slash or .json is that of a file in the folder of recipes, share/tessera/recipes beside
- * the program's folder (in a build, the source's recipes/); other names are paths. TSR_E_USAGE: there is no such recipe; the
- * message lists those that there are. TSR_E_FORMAT: the file is no recipe. On failure *recipe is empty. */
+/* Reads a recipe. A name without a slash or .json is that of a file in the folder of recipes, share/tessera/recipes
+ * beside the program's folder (in a build, the source's recipes/); other names are paths. TSR_E_USAGE: there is no such
+ * recipe; the message lists those that there are. TSR_E_FORMAT: the file is no recipe. On failure *recipe is empty. */
 tsr_status tsr_recipe_read(tsr_recipe *recipe, const char *name, tsr_err *err);
 
 /* Sets the options of the recipe in the table. *given gains their bits. TSR_E_USAGE: one of them is in *given already

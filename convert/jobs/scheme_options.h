@@ -74,8 +74,8 @@ tsr_scale_search tsr_scheme_chosen_search(const tsr_scheme_arguments *arguments,
  * without --importance. TSR_E_MISMATCH: --method gptq, and the file has no products. */
 tsr_status tsr_read_importance(const tsr_scheme_arguments *arguments, tsr_importance *importance, tsr_err *err);
 
-/* Makes the options of the plan and reads --activations and --importance. TSR_E_USAGE: the scheme does not accept an option. `ranges`:
- * nvfp4 requires --activations. */
+/* Makes the options of the plan and reads --activations and --importance. TSR_E_USAGE: the scheme does not accept an
+ * option. `ranges`: nvfp4 requires --activations. */
 tsr_status tsr_scheme_read(const tsr_scheme_arguments *arguments, bool ranges, tsr_scheme_options *options,
                            tsr_err *err);
 

@@ -4,6 +4,6 @@
 #include "convert/plan/plan.h"
 #include "quantize/fold.h"
 
-/* Adds a step that writes a matrix [R, C] or a vector [C] of BF16, F16 or F32 under its own name. *fold is read when the
- * plan runs. */
+/* Adds a step that writes a matrix [R, C] or a vector [C] of BF16, F16 or F32 under its own name. *fold is read when
+ * the plan runs. */
 tsr_status tsr_plan_fold(tsr_plan *plan, const tsr_tensor *tensor, const tsr_fold *fold, tsr_err *err);

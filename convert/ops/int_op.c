@@ -61,8 +61,8 @@ static bool gives_codes(const tsr_step *step)
     return step->out[0]->dtype == TSR_I8 && step->out[0]->shape[1] == cols_of(step);
 }
 
-/* Scratch of a unit: importance of the columns; codes, unless they are written directly to the output; FP32 scales; zero
- * points. */
+/* Scratch of a unit: importance of the columns; codes, unless they are written directly to the output; FP32 scales;
+ * zero points. */
 typedef struct scratch {
     uint64_t quantizing, importance, codes, scales, zeros, gptq; /* bytes */
 } scratch;

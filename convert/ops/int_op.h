@@ -22,9 +22,9 @@ tsr_status tsr_plan_int8(tsr_plan *plan, const tsr_tensor *weight, const tsr_int
  * compressors/pack_quantized/helpers.py. */
 tsr_status tsr_plan_packed(tsr_plan *plan, const tsr_tensor *weight, const tsr_int_scheme *scheme, tsr_err *err);
 
-/* X.weight [R, C] -> X.weight I8 [R, C / 2], X.weight_scale_inv [R, groups] and X.input_scale BF16 [1], the value `input`.
- * A byte holds two int4 codes in two's complement, the even column in the low half; a row must be whole groups. Source:
- * SGLang's w4afp8.py. */
+/* X.weight [R, C] -> X.weight I8 [R, C / 2], X.weight_scale_inv [R, groups] and X.input_scale BF16 [1], the value
+ * `input`. A byte holds two int4 codes in two's complement, the even column in the low half; a row must be whole
+ * groups. Source: SGLang's w4afp8.py. */
 tsr_status tsr_plan_nibbles(tsr_plan *plan, const tsr_tensor *weight, const tsr_int_scheme *scheme, float input,
                             tsr_err *err);
 

@@ -266,8 +266,8 @@ typedef struct tsr_plan {
     const char *first_rounded;
     tsr_plan_provenance provenance;
     uint64_t block_cells; /* limit of the cells that the blocks of a tensor are folded to */
-    /* Work before the first unit, such as a search in all weights, whose results the steps use; NULL: none. It is not done
-     * if the output is complete already. */
+    /* Work before the first unit, such as a search in all weights, whose results the steps use; NULL: none. It is not
+     * done if the output is complete already. */
     tsr_status (*prepare)(const struct tsr_plan *plan, const tsr_run_options *run, unsigned cpu_flags, tsr_err *err);
     void *preparation; /* its data. Borrowed */
     /* Estimates the final size of appended files as a share of their upper bounds; reads samples of the source. NULL if
@@ -335,15 +335,17 @@ tsr_status tsr_plan_add_note(tsr_plan *plan, const tsr_tensor *source, const cha
 /* Adds a warning, which is printed before the job runs. */
 tsr_status tsr_plan_warn(tsr_plan *plan, tsr_err *err, const char *fmt, ...) TSR_PRINTF(3, 4);
 
-/* Finds the data of plan->importance for a weight that is quantized, and counts it. TSR_E_MISMATCH: tsr_importance_find. */
+/* Finds the data of plan->importance for a weight that is quantized, and counts it. TSR_E_MISMATCH:
+ * tsr_importance_find. */
 tsr_status tsr_plan_weigh(tsr_plan *plan, const tsr_tensor *weight, tsr_column_importance *importance, tsr_err *err);
 
-/* Counts a weight that GPTQ quantizes with importance->products, if --method gptq was given, and sets *factors. A weight
- * without products is rounded to nearest. */
+/* Counts a weight that GPTQ quantizes with importance->products, if --method gptq was given, and sets *factors. A
+ * weight without products is rounded to nearest. */
 tsr_status tsr_plan_calibrate(tsr_plan *plan, const tsr_tensor *weight, const tsr_column_importance *importance,
                               tsr_factor_cache **factors, tsr_err *err);
 
-/* Warns about quantized weights without importance, or without products for GPTQ. TSR_E_MISMATCH: none of them has any. */
+/* Warns about quantized weights without importance, or without products for GPTQ. TSR_E_MISMATCH: none of them has
+ * any. */
 tsr_status tsr_plan_warn_of_unweighted(tsr_plan *plan, tsr_err *err);
 
 /* Adds the warning of the source's weights, if there is one. */

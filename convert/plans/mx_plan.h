@@ -1,7 +1,8 @@
 /* Declares the plan that quantizes a checkpoint to MXFP4, MXFP8, NVFP4, or FP8 with one scale per tensor.
  *
  * The global scale of NVFP4 and the scale of FP8 per tensor are shared by all tensors that loaders run as one layer
- * (q, k, v; gate, up). They follow from the largest amax of these tensors, which are therefore read twice (tsr_amax). */
+ * (q, k, v; gate, up). They follow from the largest amax of these tensors, which are therefore read twice
+ * (tsr_amax). */
 #pragma once
 
 #include "common/block.h"

@@ -39,8 +39,8 @@ const char *tsr_part_path(const char *dst, size_t index, char path[PATH_MAX]);
 /* Creates the parent folder of `path`. */
 tsr_status tsr_make_parent(const char *path, tsr_err *err);
 
-/* Removes the files in the state folder whose names end in `suffix`: TSR_PART_SUFFIX for the temporary files that a killed
- * run left. */
+/* Removes the files in the state folder whose names end in `suffix`: TSR_PART_SUFFIX for the temporary files that a
+ * killed run left. */
 void tsr_remove_state_files(const char *dst, const char *suffix);
 
 /* Removes every config.json, then every index, among the names, durably. After that no loader takes `dst` for a
@@ -51,8 +51,8 @@ tsr_status tsr_withdraw(const char *dst, const tsr_names *names, tsr_err *err);
  * parallelism, an empty folder would count as a rank without weights. */
 void tsr_remove_empty_folders(const char *dst, const tsr_names *names);
 
-/* Removes an output with all that its folder holds, the journal last: after a kill, the output can be resumed, or removed
- * again. A missing folder is not an error. */
+/* Removes an output with all that its folder holds, the journal last: after a kill, the output can be resumed, or
+ * removed again. A missing folder is not an error. */
 tsr_status tsr_remove_output(const char *dst, tsr_err *err);
 
 /* Rejects weights or an index in an output folder that are on neither list, because loaders would take them for part of

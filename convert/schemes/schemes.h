@@ -116,5 +116,6 @@ tsr_status tsr_scheme_check_dialect(tsr_scheme scheme, tsr_dialect dialect, tsr_
  * F8_E8M0). TSR_E_USAGE. `err` may be NULL. */
 tsr_status tsr_scheme_check_scales(tsr_scheme scheme, tsr_scale_search search, tsr_dtype stored, tsr_err *err);
 
-/* Returns the way to choose scales of this scheme in a mix of schemes: --scales four-six leaves amax to all but NVFP4. */
+/* Returns the way to choose scales of this scheme in a mix of schemes: --scales four-six leaves amax to all but
+ * NVFP4. */
 tsr_scale_search tsr_scheme_search(tsr_scheme scheme, tsr_scale_search search);

@@ -45,6 +45,7 @@ double tsr_scheme_cost_error(const tsr_scheme_cost *cost);
 
 /* Fills costs[i * TSR_SCHEMES + scheme] for tensors[i], matrices [R, C] or stacks [M, R, C] of BF16, F16 or F32. The
  * caller allocates costs[n * TSR_SCHEMES]. Each rank measures the tensors that it claims, and all ranks get all costs.
- * TSR_E_VALUE: NaN or Inf, with its position. TSR_E_MISMATCH: tsr_importance_find. TSR_E_NOMEM, TSR_E_IO, TSR_E_CANCELLED. */
+ * TSR_E_VALUE: NaN or Inf, with its position. TSR_E_MISMATCH: tsr_importance_find. TSR_E_NOMEM, TSR_E_IO,
+ * TSR_E_CANCELLED. */
 tsr_status tsr_compare_schemes(const tsr_checkpoint *checkpoint, const tsr_tensor *const *tensors, size_t n,
                                const tsr_compare_schemes_options *options, tsr_scheme_cost *costs, tsr_err *err);

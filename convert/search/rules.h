@@ -54,8 +54,8 @@ tsr_status tsr_rules_read(tsr_scheme_rules *rules, const char *path, tsr_err *er
 tsr_status tsr_rules_read_recipe(tsr_scheme_rules *rules, const char *path, tsr_err *err);
 
 /* Reads a file of the form {"GLOB": 4, "other": 0.5}: positive finite numbers, in order. Or reads a result of tessera
- * sensitivities, {"schema": "tessera-sensitivities/1", "weighted": true, "groups": [{"match": [..], "sensitivity": 0.5},
- * ..], "otherwise": 1}. */
+ * sensitivities, {"schema": "tessera-sensitivities/1", "weighted": true, "groups": [{"match": [..], "sensitivity":
+ * 0.5}, ..], "otherwise": 1}. */
 tsr_status tsr_sensitivity_read(tsr_scheme_rules *rules, const char *path, tsr_err *err);
 
 void tsr_rules_free(tsr_scheme_rules *rules);

@@ -154,8 +154,8 @@ static tsr_status decide(const planning *p)
 
 /* ---- steps ---- */
 
-/* Returns how scales of a scheme are chosen: as its variant says, or by --scales, unless all are plain. Schemes whose scales are FP32 have no
- * best ones. */
+/* Returns how scales of a scheme are chosen: as its variant says, or by --scales, unless all are plain. Schemes whose
+ * scales are FP32 have no best ones. */
 static tsr_scale_search search_of(const planning *p, tsr_scheme scheme)
 {
     const tsr_scheme_row *const row = tsr_scheme_row_of(scheme);

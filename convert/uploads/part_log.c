@@ -63,8 +63,8 @@ static size_t intact_line(const char *text, const char *end)
     return memcmp(hash, text + n + 1, HASH) == 0 ? n : 0;
 }
 
-/* Reads the first line. Returns the id of the upload, which the caller frees; NULL: there is none. `same`: it is of this
- * file. */
+/* Reads the first line. Returns the id of the upload, which the caller frees; NULL: there is none. `same`: it is of
+ * this file. */
 static char *read_begin(const tsr_part_log *log, const tsr_multipart *upload, const char *line, size_t size, bool *same)
 {
     char begin[80];

@@ -10,8 +10,8 @@
 #include "convert/records/digests.h"
 #include "convert/records/journal.h"
 
-/* The most files of weights in the spool at a time, besides one of each sequence of the plan. Small files may be more: one
- * for each unit in progress. */
+/* The most files of weights in the spool at a time, besides one of each sequence of the plan. Small files may be more:
+ * one for each unit in progress. */
 enum { TSR_FILES_IN_SPOOL = 2 };
 
 typedef struct tsr_uploads tsr_uploads;
@@ -48,11 +48,12 @@ uint64_t tsr_uploads_sent(const tsr_uploads *uploads);
 
 tsr_uploads_summary tsr_uploads_summarize(const tsr_uploads *uploads);
 
-/* Sets settled[i] for all files except the largest that can be in the spool at a time, of those that are not settled. */
+/* Sets settled[i] for all files except the largest that can be in the spool at a time, of those that are not
+ * settled. */
 void tsr_uploads_settle(const tsr_plan *plan, bool *settled);
 
-/* Sets *address to the address whose spool a directory is, in `arena`; NULL: it is no spool. *complete: all objects were
- * written. */
+/* Sets *address to the address whose spool a directory is, in `arena`; NULL: it is no spool. *complete: all objects
+ * were written. */
 tsr_status tsr_uploads_read_head(const char *dst, tsr_arena *arena, const char **address, bool *complete, tsr_err *err);
 
 /* Rejects a local output in a directory that is a spool. TSR_E_EXISTS. */

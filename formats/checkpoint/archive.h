@@ -50,8 +50,8 @@ void tsr_archive_cache_free(tsr_archive_cache *cache);
 /* Returns the largest size in bytes that the cache can reach for the archives opened so far. 0 for NULL. */
 size_t tsr_archive_cache_memory(const tsr_archive_cache *cache);
 
-/* Reads and checks the tail of `file`, which is not an archive itself. Its members and `cache` are borrowed until close.
- * TSR_E_FORMAT: the file is damaged or not an archive of Tessera. TSR_E_UNSUPPORTED: frames are larger than
+/* Reads and checks the tail of `file`, which is not an archive itself. Its members and `cache` are borrowed until
+ * close. TSR_E_FORMAT: the file is damaged or not an archive of Tessera. TSR_E_UNSUPPORTED: frames are larger than
  * TSR_ARCHIVE_MAX_FRAME. */
 tsr_status tsr_archive_open(tsr_archive **archive, const tsr_input *file, tsr_archive_cache *cache, tsr_err *err);
 

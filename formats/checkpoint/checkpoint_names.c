@@ -6,8 +6,8 @@
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
-/* Returns a number below 64 that depends on the last four bytes of a name. Most searches are for scales and zero points of
- * other schemes than that of the checkpoint. Their endings occur in no tensor's name. */
+/* Returns a number below 64 that depends on the last four bytes of a name. Most searches are for scales and zero points
+ * of other schemes than that of the checkpoint. Their endings occur in no tensor's name. */
 static unsigned ending_of(const char *name, size_t size)
 {
     uint32_t last = 0;

@@ -6,8 +6,8 @@
  *     safetensors: MODULE.input_mean_square, F32 [channels], or [experts, channels] for a stack of experts
  *     JSON: {"model.layers.0.mlp.up_proj": {"input_mean_square": [0.5, 0.125, ..]}, ..}
  *
- * Safetensors may also have INPUT.input_products, F32 [channels, channels] or [experts, channels, channels]: the mean of
- * x x^T for an input x (formats/names/shared_input.h), which GPTQ needs.
+ * Safetensors may also have INPUT.input_products, F32 [channels, channels] or [experts, channels, channels]: the mean
+ * of x x^T for an input x (formats/names/shared_input.h), which GPTQ needs.
  *
  * A file is mapped into memory, so that only the parts in use take memory. */
 #pragma once
@@ -85,8 +85,8 @@ tsr_status tsr_importance_find(const tsr_importance *importance, const tsr_tenso
 /* Returns true if any matrix of the weight has data: some experts may have seen no text. */
 bool tsr_importance_has(const tsr_column_importance *columns, const tsr_tensor *weight);
 
-/* Writes the importance of columns first .. first + n of the weight's matrix `matrix` to `out`, divided by its mean over
- * all columns. Returns false, and writes nothing, if there is no data. */
+/* Writes the importance of columns first .. first + n of the weight's matrix `matrix` to `out`, divided by its mean
+ * over all columns. Returns false, and writes nothing, if there is no data. */
 bool tsr_importance_of(const tsr_column_importance *columns, uint64_t matrix, uint64_t first, uint64_t n, float *out);
 
 /* Returns the products for the weight's matrix `matrix`, FP32 [cols, cols]; NULL: there are none. */

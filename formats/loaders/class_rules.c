@@ -52,8 +52,8 @@ static bool is_mixed_precision(const tsr_load_query *q)
     return find_format(q, &format) && tsr_json_is(format, "\"mixed-precision\"");
 }
 
-/* Returns true if compressed-tensors' list has no expressions, which may match the names of the class as well. UltraVBert
- * has the names of the file, unlike the text model that it contains. */
+/* Returns true if compressed-tensors' list has no expressions, which may match the names of the class as well.
+ * UltraVBert has the names of the file, unlike the text model that it contains. */
 static bool lists_names_only(const tsr_load_query *q)
 {
     bool expressions = false;

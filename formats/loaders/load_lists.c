@@ -40,7 +40,8 @@ bool tsr_query_sglang_maps(const tsr_load_query *q, const tsr_linear *l)
 }
 
 /* Writes the name under which SGLang looks up an expert of compressed-tensors, whatever the file calls its leaf: w1, w3
- * and w2 as gate_proj, up_proj and down_proj. Returns false for other modules. (compressed_tensors.py, get_moe_scheme) */
+ * and w2 as gate_proj, up_proj and down_proj. Returns false for other modules. (compressed_tensors.py,
+ * get_moe_scheme) */
 static bool expert_of_sglang(const tsr_load_query *q, const char *name, char buffer[TSR_MODULE_NAME])
 {
     static const char *const kLeaves[] = {"gate_proj", "down_proj", "up_proj"};
@@ -298,8 +299,8 @@ static void check_entries(const tsr_load_query *q)
 }
 
 /* Checks the output head. For the target "Linear" of compressed-tensors, transformers gives every linear module codes
- * and scales, including the output head, and for FP8 if a list exists, even an empty one. With tied embeddings no tensor fills these.
- * (compressed_tensors.quantization.apply_quantization_config; quantizers/base.py) */
+ * and scales, including the output head, and for FP8 if a list exists, even an empty one. With tied embeddings no
+ * tensor fills these. (compressed_tensors.quantization.apply_quantization_config; quantizers/base.py) */
 static void check_head(const tsr_load_query *q)
 {
     char head[96];

@@ -89,7 +89,8 @@ bool tsr_query_quantized_head(const tsr_load_query *q)
     return false;
 }
 
-/* vLLM's and SGLang's parameters are uninitialized or -3.4e38 before loading, and neither checks that all were loaded. */
+/* vLLM's and SGLang's parameters are uninitialized or -3.4e38 before loading, and neither checks that all were
+ * loaded. */
 void tsr_query_need_input_scale(const tsr_load_query *q, const tsr_linear *l)
 {
     if (l->weight->input_scale == NULL)

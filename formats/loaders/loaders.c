@@ -1,7 +1,7 @@
 /* The table of loaders, and the function that runs the rules of each. Sources of the rules: vLLM's and SGLang's fp8.py
  * and compressed_tensors.py, transformers' finegrained_fp8.py, DeepSeek-V3's inference/convert.py and model.py,
- * TensorRT-LLM's modeling_deepseekv3.py. tests/peers/loaders compares the rules of the first three with the loaders' own
- * code. */
+ * TensorRT-LLM's modeling_deepseekv3.py. tests/peers/loaders compares the rules of the first three with the loaders'
+ * own code. */
 #include "formats/loaders/loaders.h"
 
 #include "formats/checkpoint/config.h"
@@ -73,8 +73,9 @@ static const tsr_consumer kConsumers[TSR_LOADER_COUNT] = {
                            .matching = TSR_MATCH_GLOB},
 };
 
-/* A check, its subject (NULL: it is a table, whose rows are listed), and the version of each loader that it was checked against, in the order of
- * tsr_loader; NULL: it does not apply to that loader. The check of shapes runs at each TP size, the others once. */
+/* A check, its subject (NULL: it is a table, whose rows are listed), and the version of each loader that it was checked
+ * against, in the order of tsr_loader; NULL: it does not apply to that loader. The check of shapes runs at each TP
+ * size, the others once. */
 typedef struct load_rule {
     void (*ask)(const tsr_load_query *q);
     const char *subject;

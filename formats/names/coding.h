@@ -31,8 +31,8 @@ typedef enum tsr_coding {
 /* Returns the length of a name without ".weight" ("model.layers.0.mlp.down_proj.weight"); other names stay whole. */
 size_t tsr_module_length(const char *name);
 
-/* Returns the item that is named by the first `length` characters of `name`; NULL: there is none. The first member of an
- * item is its name, a `const char *`. `items` are `count` elements of `size` bytes each, sorted by strcmp. */
+/* Returns the item that is named by the first `length` characters of `name`; NULL: there is none. The first member of
+ * an item is its name, a `const char *`. `items` are `count` elements of `size` bytes each, sorted by strcmp. */
 const void *tsr_find_module(const void *items, size_t count, size_t size, const char *name, size_t length);
 
 /* Returns the length of "model.layers.3.mlp.experts." in the name of an expert or a stack of experts; 0 for others.

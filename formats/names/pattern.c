@@ -54,8 +54,8 @@ static tsr_status emit(parser *p, tsr_step_kind op, int32_t x, int32_t y)
     return TSR_OK;
 }
 
-/* Inserts at `start` a choice between the next step and the one `other` steps on. The following steps move together. They refer to each other by distance, and none refers
- * to a step before `start`, so the distances stay valid. */
+/* Inserts at `start` a choice between the next step and the one `other` steps on. The following steps move together.
+ * They refer to each other by distance, and none refers to a step before `start`, so the distances stay valid. */
 static tsr_status insert_choice(parser *p, size_t start, int32_t other)
 {
     TSR_TRY(make_room(p, 1));

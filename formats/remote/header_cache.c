@@ -27,8 +27,8 @@ typedef struct head {
     uint64_t hash; /* XXH3-64 of the bytes that follow */
 } head;
 
-/* Writes the path of the cached header of a file to `path`. Returns false without a folder for it, or if the file has no
- * ETag. */
+/* Writes the path of the cached header of a file to `path`. Returns false without a folder for it, or if the file has
+ * no ETag. */
 static bool place_of(const tsr_remote_file *f, char path[PATH_MAX])
 {
     char folder[PATH_MAX];

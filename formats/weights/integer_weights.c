@@ -39,8 +39,8 @@ static tsr_status read_pair(const tsr_pairing *p, const tsr_tensor *t, int64_t v
     return TSR_OK;
 }
 
-/* Reads weight_shape. Without data it is computed from the codes and a stated coding that fits the scales. Then the last
- * word in a row counts as full. */
+/* Reads weight_shape. Without data it is computed from the codes and a stated coding that fits the scales. Then the
+ * last word in a row counts as full. */
 static tsr_status read_shape(const tsr_pairing *p, const tsr_weight *x, int64_t shape[2])
 {
     const tsr_tensor *const t = x->data;

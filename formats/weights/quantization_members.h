@@ -1,5 +1,5 @@
-/* The members of quantization_config that Tessera knows: those of transformers' quantization_config.py and of the packages that
- * write such checkpoints. Others may change how weights are decoded.
+/* The members of quantization_config that Tessera knows: those of transformers' quantization_config.py and of the
+ * packages that write such checkpoints. Others may change how weights are decoded.
  *
  * Lists are words separated by spaces, for tsr_is_listed. */
 #pragma once

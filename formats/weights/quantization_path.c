@@ -44,7 +44,8 @@ static bool is_read(const tsr_checkpoint *c, tsr_json_text object)
     return false;
 }
 
-/* Appends ".key" to a path of `used` characters, or "key" to an empty one. Returns the new length; 0: it does not fit. */
+/* Appends ".key" to a path of `used` characters, or "key" to an empty one. Returns the new length; 0: it does not
+ * fit. */
 static size_t extend_path(char *path, size_t size, size_t used, tsr_json_text key)
 {
     const int n =

@@ -33,8 +33,8 @@ typedef struct int4_candidate {
     double loss; /* a lower bound, until losses are computed */
 } int4_candidate;
 
-/* Elements, weights and scales are multiplied by powers of two, so that the largest |x| and weight are 1 to 2. Scales of
- * type uint32_t are the bits of FP32 numbers. */
+/* Elements, weights and scales are multiplied by powers of two, so that the largest |x| and weight are 1 to 2. Scales
+ * of type uint32_t are the bits of FP32 numbers. */
 typedef struct int4_search {
     const tsr_best_int4 *candidates;
     const float *x, *weight; /* as given */

@@ -29,7 +29,8 @@ typedef struct tsr_mla_attention {
     const uint16_t *q;
     const uint8_t *cache;
     const int32_t *block_table, *seqlens;
-    /* [batch][s_q][top_k]: rows of the cache that a query attends to, -1: none. NULL: all tokens up to the query's own */
+    /* [batch][s_q][top_k]: rows of the cache that a query attends to, -1: none. NULL: all tokens up to the query's
+     * own */
     const int32_t *indices;
     size_t top_k;
     float *out;

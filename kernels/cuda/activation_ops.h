@@ -1,9 +1,9 @@
 /* The operations of a forward pass on a GPU between its products: norms, RoPE, gates, rows, sums and rounding.
  *
- * `precision` selects the type of activations: double for TSR_PRECISION_FP64, float for TSR_PRECISION_FP32. Each operation
- * computes in the type of its activations. Vectors of weights are always double. exp and tanh are CUDA's, within 2 ulp.
- * Each pointer is an address in device memory, aligned to the size of an element. kernels/cuda/forward_products.h declares
- * products and attention. */
+ * `precision` selects the type of activations: double for TSR_PRECISION_FP64, float for TSR_PRECISION_FP32. Each
+ * operation computes in the type of its activations. Vectors of weights are always double. exp and tanh are CUDA's,
+ * within 2 ulp. Each pointer is an address in device memory, aligned to the size of an element.
+ * kernels/cuda/forward_products.h declares products and attention. */
 #pragma once
 
 #include <stdbool.h>
@@ -41,9 +41,10 @@ tsr_status tsr_cuda_act_norm(const tsr_act_norm *args, tsr_precision precision, 
 tsr_status tsr_cuda_act_center(const void *x, size_t rows, size_t n, void *y, tsr_precision precision,
                                tsr_stream stream, tsr_err *err);
 
-/* Sums over the rows of x [n][cols]: parts [0][0][cols] becomes the sums of x^2 of each column, parts [0][1][cols] its least and
- * parts [0][2][cols] its largest element; the least one is NaN if an element is NaN or infinite. `parts` has room for
- * [tsr_cuda_act_column_parts(n)][TSR_ACT_COLUMN_SUMS][cols]. Parts of a fixed number of rows are added in order, in FP64. */
+/* Sums over the rows of x [n][cols]: parts [0][0][cols] becomes the sums of x^2 of each column, parts [0][1][cols] its
+ * least and parts [0][2][cols] its largest element; the least one is NaN if an element is NaN or infinite. `parts` has
+ * room for [tsr_cuda_act_column_parts(n)][TSR_ACT_COLUMN_SUMS][cols]. Parts of a fixed number of rows are added in
+ * order, in FP64. */
 enum { TSR_ACT_COLUMN_SUMS = 3 };
 size_t tsr_cuda_act_column_parts(size_t n);
 tsr_status tsr_cuda_act_columns(const void *x, size_t n, size_t cols, double *parts, tsr_precision precision,
@@ -81,8 +82,8 @@ typedef struct tsr_act_rows {
 } tsr_act_rows;
 tsr_status tsr_cuda_act_rows(const tsr_act_rows *args, tsr_precision precision, tsr_stream stream, tsr_err *err);
 
-/* Entries of a compressed cache, as tsr_op_compress of verify/forward/forward_ops.h defines them: out [entries][dim] of values and
- * gates [..][dim or 2 dim]. Entry e has `rate` tokens from token[e] on, and is number[e] of its sequence. */
+/* Entries of a compressed cache, as tsr_op_compress of verify/forward/forward_ops.h defines them: out [entries][dim] of
+ * values and gates [..][dim or 2 dim]. Entry e has `rate` tokens from token[e] on, and is number[e] of its sequence. */
 typedef struct tsr_act_compress {
     const void *values, *gates;
     const double *bias;

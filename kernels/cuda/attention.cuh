@@ -89,8 +89,8 @@ struct plain_shape {
 };
 
 /* Computes attention of one query and head with a CTA of kPlainThreads threads, in chunks of that many tokens. For the
- * scores a thread has one token, for the values one column. token(t) returns a plain_token, which is left out if it does
- * not exist; write(c, x) stores column c of the result, and lse may be NULL. */
+ * scores a thread has one token, for the values one column. token(t) returns a plain_token, which is left out if it
+ * does not exist; write(c, x) stores column c of the result, and lse may be NULL. */
 template <typename Token, typename Write>
 __device__ void attend_plain(const plain_shape &s, const __nv_bfloat16 *query, int visible, const Token &token,
                              const Write &write, float *lse, float *shared)

@@ -1,5 +1,5 @@
-/* Grouped block-FP8 kernel for few rows per group in the masked layout: W * A^T, persistent, so that the weights of all groups
- * stream without interruption. */
+/* Grouped block-FP8 kernel for few rows per group in the masked layout: W * A^T, persistent, so that the weights of all
+ * groups stream without interruption. */
 #include "kernels/cuda/block_fp8_grouped.cuh"
 #include "kernels/cuda/product_share.cuh"
 

@@ -32,8 +32,8 @@ struct grouped_table {
     uint64_t begun; /* barrier: the first of them has been written */
 };
 
-/* The units: a pair lies along m and shares W if both tiles are of one group; otherwise it lies along n and shares A, or
- * shares nothing. */
+/* The units: a pair lies along m and shares W if both tiles are of one group; otherwise it lies along n and shares A,
+ * or shares nothing. */
 template <int WIDTH> struct grouped_schedule {
     const grouped_problem &p;
     const grouped_table &table;

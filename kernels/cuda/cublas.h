@@ -16,16 +16,16 @@ extern "C" {
 
 typedef struct tsr_cublas tsr_cublas;
 
-/* Opens the library for the current GPU and a stream, on which all products run. TSR_E_DEVICE: it is missing or cannot be
- * initialized. */
+/* Opens the library for the current GPU and a stream, on which all products run. TSR_E_DEVICE: it is missing or cannot
+ * be initialized. */
 tsr_status tsr_cublas_open(tsr_cublas **cublas, tsr_stream stream, tsr_err *err);
 
 /* NULL is fine. */
 void tsr_cublas_close(tsr_cublas *cublas);
 
-/* c[m][n] = (add ? c : 0) + sum over k of a[m][k] b[n][k], for each of `batch` matrices, which are step_a, step_b and step_c
- * elements apart; if `across`, b is [k][n], and if `both_across`, a is [k][m] too. a and b have the precision, and c has
- * it, too, or with `sums` that of its sums (common/precision.h). */
+/* c[m][n] = (add ? c : 0) + sum over k of a[m][k] b[n][k], for each of `batch` matrices, which are step_a, step_b and
+ * step_c elements apart; if `across`, b is [k][n], and if `both_across`, a is [k][m] too. a and b have the precision,
+ * and c has it, too, or with `sums` that of its sums (common/precision.h). */
 typedef struct tsr_cublas_gemm {
     tsr_precision precision;
     const void *a, *b;

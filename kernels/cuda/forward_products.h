@@ -15,9 +15,9 @@
 extern "C" {
 #endif
 
-/* Activations [tokens][groups][width], FP64 for operands in FP64 and otherwise FP32, whose tokens are `ld` elements apart, and the same numbers as [groups][tokens]
- * [width] in an array for products, whose groups are `step` and whose tokens `pitch` elements apart. A group is the heads that
- * share keys, or all columns of a row. */
+/* Activations [tokens][groups][width], FP64 for operands in FP64 and otherwise FP32, whose tokens are `ld` elements
+ * apart, and the same numbers as [groups][tokens] [width] in an array for products, whose groups are `step` and whose
+ * tokens `pitch` elements apart. A group is the heads that share keys, or all columns of a row. */
 typedef struct tsr_grouped {
     void *x;
     size_t ld, tokens, groups, width;
@@ -36,8 +36,8 @@ tsr_status tsr_cuda_ungroup(const tsr_grouped *args, tsr_precision precision, ts
  * position first_key + j. A query sees the last `window` positions up to its own. Scores are multiplied by `scale`, and
  * become cap * tanh(score / cap) if cap is not 0. sinks [groups][share] (may be NULL) are additional logits. With
  * `chosen`, query i of head h, counted through all groups, sees only the positions whose bits are set in row
- * h / heads_of_choice * rows + first_row + i. The last `entries` keys are entries of a compressed cache: entry j is visible from
- * position (j + 1) rate - 1 on, and `chosen` then limits entries instead of positions. */
+ * h / heads_of_choice * rows + first_row + i. The last `entries` keys are entries of a compressed cache: entry j is
+ * visible from position (j + 1) rate - 1 on, and `chosen` then limits entries instead of positions. */
 typedef struct tsr_attention_softmax {
     tsr_precision precision;
     void *scores, *probabilities; /* these may be the same array if the numbers have the same size */

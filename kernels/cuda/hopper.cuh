@@ -1,5 +1,5 @@
-/* Wraps Hopper instructions that CUDA C++ has no functions for: mbarriers, clusters, the bulk tensor copy. wgmma.cuh has
- * those of the tensor cores. */
+/* Wraps Hopper instructions that CUDA C++ has no functions for: mbarriers, clusters, the bulk tensor copy. wgmma.cuh
+ * has those of the tensor cores. */
 #pragma once
 
 #include <cuda.h>

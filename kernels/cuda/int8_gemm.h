@@ -43,7 +43,8 @@ typedef struct tsr_int8_gemm {
 tsr_gemm_config tsr_cuda_int8_gemm_choose(const tsr_int8_gemm *args, const tsr_cuda_device *device);
 
 /* Launches the product. TSR_E_SHAPE: k exceeds the range of int32 (|A - azp| <= 255, |W| <= 128), or a leading
- * dimension is smaller than its row. TSR_E_UNSUPPORTED: the requested config does not fit the arguments or the device. */
+ * dimension is smaller than its row. TSR_E_UNSUPPORTED: the requested config does not fit the arguments or the
+ * device. */
 tsr_status tsr_cuda_int8_gemm(const tsr_int8_gemm *args, tsr_stream stream, tsr_err *err);
 
 #ifdef __cplusplus

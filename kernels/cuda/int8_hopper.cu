@@ -57,8 +57,8 @@ __device__ __forceinline__ void multiply_share(tile_reader<narrow_shape<problem,
     multiply_tiles<1, WIDTH>(ring, tiles, &sum, release, [](int) {});
 }
 
-/* A tile of product_wide.cuh. The two warpgroups have half of its tokens each, or alternate between whole tiles, so that
- * one stores results while the tensor cores have the tile of the other. */
+/* A tile of product_wide.cuh. The two warpgroups have half of its tokens each, or alternate between whole tiles, so
+ * that one stores results while the tensor cores have the tile of the other. */
 template <int TOKENS, int WIDTH, bool ALTERNATE> struct wide_shape {
     using problem = int8::problem;
     static constexpr int kTokens = TOKENS, kWidth = WIDTH;

@@ -36,10 +36,10 @@ struct problem : matrices {
     template <int WIDTH, int SUBS = 1> struct finisher;
 };
 
-/* Computes results of the exact sums of WIDTH columns of a thread's rows i and i + 8, and those 64 further on, SUBS times.
- * Every step rounds as the plain kernel does. What it needs is loaded ahead of the products. A lane holds what belongs to
- * one column of 32, and the others receive it by shuffles, in which all lanes of a warp take part. What it computes for
- * columns beyond the last one is not stored. */
+/* Computes results of the exact sums of WIDTH columns of a thread's rows i and i + 8, and those 64 further on, SUBS
+ * times. Every step rounds as the plain kernel does. What it needs is loaded ahead of the products. A lane holds what
+ * belongs to one column of 32, and the others receive it by shuffles, in which all lanes of a warp take part. What it
+ * computes for columns beyond the last one is not stored. */
 template <int WIDTH, int SUBS> struct problem::finisher {
     static constexpr int kParts = WIDTH / 32;
     int lane;

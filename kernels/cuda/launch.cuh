@@ -39,8 +39,8 @@ static inline int64_t ceil_div(int64_t a, int64_t b)
     return (a + b - 1) / b;
 }
 
-/* Returns how many CTAs in clusters of up to 8 run at once, one on a multiprocessor. Clusters cannot fill every group of
- * multiprocessors: these are the figures of cudaOccupancyMaxActiveClusters for the 132 of an H200. */
+/* Returns how many CTAs in clusters of up to 8 run at once, one on a multiprocessor. Clusters cannot fill every group
+ * of multiprocessors: these are the figures of cudaOccupancyMaxActiveClusters for the 132 of an H200. */
 static inline int64_t room_for_clusters(int cluster, int64_t processors)
 {
     static const int kUsed[] = {0, 132, 132, 117, 120, 110, 102, 105, 120};

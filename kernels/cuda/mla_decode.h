@@ -13,12 +13,13 @@
  * past a sequence's end and cache rows past its last token are never used. scale > 0, finite. No output may overlap an
  * input.
  *
- * With `indices`, query i of b attends only to the rows of the cache that indices[b][i][0..top_k) lists: page * page size
- * + row. Negative entries are none, and may be anywhere. Two equal entries count twice. block_table, seqlens and
+ * With `indices`, query i of b attends only to the rows of the cache that indices[b][i][0..top_k) lists: page * page
+ * size + row. Negative entries are none, and may be anywhere. Two equal entries count twice. block_table, seqlens and
  * max_pages are not used then, nor are rows of the cache that a query does not list.
  *
- * With `fp8` a row of the cache has `latent` e4m3 codes, a multiple of 128, then an FP32 scale for each 128 of them, and
- * `rope` BF16, an even number (656 bytes for 512 + 64: FlashMLA's FP8 cache). Scales are powers of two, 2^-100 to 2^100.
+ * With `fp8` a row of the cache has `latent` e4m3 codes, a multiple of 128, then an FP32 scale for each 128 of them,
+ * and `rope` BF16, an even number (656 bytes for 512 + 64: FlashMLA's FP8 cache). Scales are powers of two, 2^-100 to
+ * 2^100.
  *
  * The fast kernel needs sm_90, latent 512, rope 64, page 64 without indices, and q, cache and out 16-byte aligned;
  * otherwise TSR_MLA_AUTO selects the plain one. The fast kernel uses the schedule that tsr_cuda_mla_plan writes to the
@@ -28,12 +29,12 @@
  *
  * Kernel error against the exact value over the same operands, element by element: |out - exact| <=
  *     (2 * D + 2^-8 + 2^-18 + 17 * (ceil(n / 64) * 4 + 2) * 2^-22) * sum over t of p_t |v_t|,   then BF16's rounding
- * where p are the exact probabilities, n the tokens seen, or top_k, and D = scale * 36 * 17 * 2^-22 * max over t of sum |q k_t|.
- * Derivation: a step of 16 along the product aligns the accumulator and 16 products, and loses less than 2^-22 of the
- * sum of magnitudes for each. A score takes 36 steps, and D bounds its error; with that of the normalizer, it changes a
- * probability by a factor within exp(+-2 D). Probabilities are rounded to BF16 (2^-8 covers numerator and FP32
- * normalizer). Exponentials, rescalings and the combination of parts are FP32 (2^-18). n tokens take 4 * ceil(n / 64)
- * steps. D must be small compared with 1. The plain kernel, which uses only FP32, is inside the bound. */
+ * where p are the exact probabilities, n the tokens seen, or top_k, and D = scale * 36 * 17 * 2^-22 * max over t of sum
+ * |q k_t|. Derivation: a step of 16 along the product aligns the accumulator and 16 products, and loses less than 2^-22
+ * of the sum of magnitudes for each. A score takes 36 steps, and D bounds its error; with that of the normalizer, it
+ * changes a probability by a factor within exp(+-2 D). Probabilities are rounded to BF16 (2^-8 covers numerator and
+ * FP32 normalizer). Exponentials, rescalings and the combination of parts are FP32 (2^-18). n tokens take 4 * ceil(n /
+ * 64) steps. D must be small compared with 1. The plain kernel, which uses only FP32, is inside the bound. */
 #pragma once
 
 #include <stddef.h>

@@ -37,7 +37,8 @@ typedef struct tsr_mla_payload {
 } tsr_mla_payload;
 
 /* Returns the schedules to try, best first: parts that are somewhat longer but cut no sequence, so that nothing must be
- * combined; then the shortest sufficient parts. A part of a cut sequence has at least one page besides the fixed cost. */
+ * combined; then the shortest sufficient parts. A part of a cut sequence has at least one page besides the fixed
+ * cost. */
 TSR_MLA_ANYWHERE tsr_mla_payload tsr_mla_try(int lane, int32_t line, int parts)
 {
     enum { kWhole = TSR_MLA_TRIES / 2, kLeast = TSR_MLA_FIXED_COST + 1 };

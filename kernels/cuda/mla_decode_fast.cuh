@@ -65,8 +65,8 @@ template <int CLUSTER, typename PROBLEM> struct computing {
     float scale2, slack;
     int x = 0; /* pages so far */
 
-    /* Gathered pages arrive in two halves, of which the second has the rope tile. With an FP8 cache the gathering threads
-     * need the registers in which the rope tile of q is held otherwise. */
+    /* Gathered pages arrive in two halves, of which the second has the rope tile. With an FP8 cache the gathering
+     * threads need the registers in which the rope tile of q is held otherwise. */
     static constexpr bool kHalves = PROBLEM::kGathered, kRopeHeld = !PROBLEM::kFp8;
     static constexpr int kFirst = kHalves ? 4 : kRopePlace + 1; /* tiles that are multiplied before the other page */
 

@@ -56,8 +56,8 @@ __device__ __forceinline__ page_rows rows_of(const PROBLEM &p, const share &w, i
     return {row_of(p, w.b, w.length, token), row_of(p, w.b, w.length, token + 32)};
 }
 
-/* State of a gathering thread. All of them gather the half of a page's latent columns that its owner sums, then the other
- * half and the rope columns. A CTA of a pair gathers one half of the rows, and sends them to the other CTA. */
+/* State of a gathering thread. All of them gather the half of a page's latent columns that its owner sums, then the
+ * other half and the rope columns. A CTA of a pair gathers one half of the rows, and sends them to the other CTA. */
 template <int CLUSTER, typename PROBLEM> struct gathering {
     static constexpr int kOwn = kPage / CLUSTER;                             /* rows of a page that this CTA gathers */
     static constexpr int kHalfBytes = kLatent / 2 * (PROBLEM::kFp8 ? 1 : 2); /* half of a row's latent columns */
@@ -204,8 +204,8 @@ template <int CLUSTER, typename PROBLEM> struct gathering {
         }
     }
 
-    /* Converts this thread's codes of a half of a row to BF16. Before, reads those of the next half or row: all loads are
-     * under way during the conversion. */
+    /* Converts this thread's codes of a half of a row to BF16. Before, reads those of the next half or row: all loads
+     * are under way during the conversion. */
     __device__ __forceinline__ void widen_row(uint4 (&codes)[4], float2 &scales, int next_row, int next_half, int stage,
                                               int half, int chunk) const
     {
@@ -355,7 +355,8 @@ __device__ __forceinline__ void gather_shares(const fast_memory &m, const PROBLE
             }
             __syncwarp();
         };
-        /* The previous queries are used until their last page, so the first page is gathered before the next queries. */
+        /* The previous queries are used until their last page, so the first page is gathered before the next
+         * queries. */
         load_queries(item == 0 || w.first >= w.last);
         const auto after_first = [&] { load_queries(item > 0); };
         if constexpr (PROBLEM::kFp8) {

@@ -78,8 +78,8 @@ __device__ __forceinline__ void load_q(const fast_memory &m, const CUtensorMap *
     }
 }
 
-/* Role of the loading thread: for each share of the part, the tile of q and the pages. The previous queries are used until
- * their last page, so the first page is requested before the next queries. The first queries wait for nothing. */
+/* Role of the loading thread: for each share of the part, the tile of q and the pages. The previous queries are used
+ * until their last page, so the first page is requested before the next queries. The first queries wait for nothing. */
 template <int CLUSTER>
 __device__ __forceinline__ void load_shares(const fast_memory &m, const problem &p, walk &shares, int tile_of_q,
                                             const CUtensorMap *map_q, const CUtensorMap *map_cache)

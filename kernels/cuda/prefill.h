@@ -12,15 +12,15 @@
  * tokens t < l_k - l_q + i + 1. A query that sees no token gets zeros and -inf.
  *
  * Layouts, all contiguous: q [tokens_q][heads][nope + rope] BF16; kv [tokens_k][kv_heads][nope + value] BF16, a
- * head's k_nope before its v, which is what kv_b_proj gives; k_rope [tokens_k][rope] BF16 (rope may be 0); cu_seqlens_q and cu_seqlens_k
- * [batch + 1] int32, non-decreasing, clamped to 0 and tokens_q or tokens_k; out [tokens_q][heads][value] BF16 and
- * out_f32 in F32, before that rounding; lse [tokens_q][heads] F32. Rows before the first sequence and after the last
- * are neither used nor written. A NaN or infinity in kv or k_rope reaches queries of its own sequence only, but also
- * those that do not see its token. scale > 0, finite. No output may overlap an input.
+ * head's k_nope before its v, which is what kv_b_proj gives; k_rope [tokens_k][rope] BF16 (rope may be 0); cu_seqlens_q
+ * and cu_seqlens_k [batch + 1] int32, non-decreasing, clamped to 0 and tokens_q or tokens_k; out
+ * [tokens_q][heads][value] BF16 and out_f32 in F32, before that rounding; lse [tokens_q][heads] F32. Rows before the
+ * first sequence and after the last are neither used nor written. A NaN or infinity in kv or k_rope reaches queries of
+ * its own sequence only, but also those that do not see its token. scale > 0, finite. No output may overlap an input.
  *
- * The fast kernel needs sm_90, nope 128, rope 64 or 0, value 128, at least one query and token, and q, kv, k_rope and out
- * 16-byte aligned (out_f32: 8); otherwise TSR_MLA_AUTO selects the plain one (one CTA per query and head). It uses the
- * order of tiles that tsr_cuda_prefill_plan writes to the workspace (256-byte aligned). So call it once whenever
+ * The fast kernel needs sm_90, nope 128, rope 64 or 0, value 128, at least one query and token, and q, kv, k_rope and
+ * out 16-byte aligned (out_f32: 8); otherwise TSR_MLA_AUTO selects the plain one (one CTA per query and head). It uses
+ * the order of tiles that tsr_cuda_prefill_plan writes to the workspace (256-byte aligned). So call it once whenever
  * cu_seqlens has changed, then run every layer. Two concurrent calls need two workspaces. Results have the same bits in
  * every run on one kind of device.
  *

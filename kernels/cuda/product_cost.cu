@@ -41,7 +41,8 @@ constexpr tsr_gemm_config kInt8Tiles[] = {
     {TSR_GEMM_WIDE, 128, 256, 0},
 };
 
-/* Returns the microseconds of a k tile in a CTA, of which `busy` of the multiprocessors have one. `loaded`: its bytes. */
+/* Returns the microseconds of a k tile in a CTA, of which `busy` of the multiprocessors have one. `loaded`: its
+ * bytes. */
 double step_us(const rates &of, const tsr_gemm_config &tile, double busy, double loaded)
 {
     const double results = (double)tile.tokens * tile.rows,
@@ -53,9 +54,9 @@ double step_us(const rates &of, const tsr_gemm_config &tile, double busy, double
            (tile.cluster > 1 ? 0.003 : 0); /* CTAs of a pair wait for each other */
 }
 
-/* Returns the estimated microseconds of a launch, or infinity for a grid that is not possible. Products and memory go on at
- * the same time, but neither hides the other completely. The constants are an H200's, fitted to the times of all tiles over
- * the matrices of tests/peers/kernels/sweep_shapes.py (docs/kernels/block_fp8_gemm.md, int8_gemm.md). */
+/* Returns the estimated microseconds of a launch, or infinity for a grid that is not possible. Products and memory go
+ * on at the same time, but neither hides the other completely. The constants are an H200's, fitted to the times of all
+ * tiles over the matrices of tests/peers/kernels/sweep_shapes.py (docs/kernels/block_fp8_gemm.md, int8_gemm.md). */
 double cost_us(const rates &of, int64_t m, int64_t n, int64_t k, const tsr_gemm_config &tile, int64_t processors)
 {
     constexpr int64_t kMostNarrow = 4; /* tiles of tokens up to which narrow ones were measured */

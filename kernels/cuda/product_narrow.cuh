@@ -1,8 +1,8 @@
 /* The kernel for up to some hundred tokens: A * W^T in tiles of 64 or 128 tokens, with k split over a cluster.
  *
- * PROBLEM is a kind of product: its matrices and scales; kName; kScaled, true if A's scales are copied with its k tiles;
- * `number`, the type of the sums; multiply_share, which computes the sums of a share; finisher<WIDTH>, which computes
- * the results of a thread's sums. */
+ * PROBLEM is a kind of product: its matrices and scales; kName; kScaled, true if A's scales are copied with its k
+ * tiles; `number`, the type of the sums; multiply_share, which computes the sums of a share; finisher<WIDTH>, which
+ * computes the results of a thread's sums. */
 #pragma once
 
 #include "kernels/cuda/product_share.cuh"

@@ -79,9 +79,9 @@ static inline bool operands_fit(const void *a, const void *w, int64_t lda, int64
     return host::aligned(a, 16) && host::aligned(w, 16) && lda % 16 == 0 && ldw % 16 == 0;
 }
 
-/* Returns the first token of a tile that would begin at m0. The last tile ends with the last token, if there are as many, and
- * computes some tokens again: copies of rows beyond A would slow all CTAs down. The copy engine takes scales only from a
- * multiple of 16 bytes on, so that up to three rows are beyond A. */
+/* Returns the first token of a tile that would begin at m0. The last tile ends with the last token, if there are as
+ * many, and computes some tokens again: copies of rows beyond A would slow all CTAs down. The copy engine takes scales
+ * only from a multiple of 16 bytes on, so that up to three rows are beyond A. */
 static __device__ __forceinline__ int first_token(int m0, int tokens, int m)
 {
     return min(m0, max((m - tokens + 3) / 4 * 4, 0));
@@ -195,8 +195,8 @@ static inline tsr_status encode_matrix(encode_fn encode, CUtensorMap *map, CUten
 }
 
 /* A CTA's ring of k tiles in shared memory, and the position of the thread that holds this object. SHAPE gives the
- * number of stages, the bytes of A, W and A's scales (0: none) in each, the offsets of A and W, and kTurns: how many warpgroups
- * alternate between the k tiles (1: every warpgroup multiplies every tile). */
+ * number of stages, the bytes of A, W and A's scales (0: none) in each, the offsets of A and W, and kTurns: how many
+ * warpgroups alternate between the k tiles (1: every warpgroup multiplies every tile). */
 template <typename SHAPE> struct tile_ring {
     static_assert(hopper::ring_is_safe(SHAPE::kStages, SHAPE::kTurns), "each stage belongs to one of the turns");
     static constexpr int kScaleAt = SHAPE::kStages * (SHAPE::kABytes + SHAPE::kWBytes);

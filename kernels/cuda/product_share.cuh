@@ -43,8 +43,8 @@ struct operand_maps {
     CUtensorMap w, a, scale;
 };
 
-/* Called by the loading thread: requests k tile t into the ring's next stage, once that is free. The maps of A have boxes of
- * `tokens` rows. */
+/* Called by the loading thread: requests k tile t into the ring's next stage, once that is free. The maps of A have
+ * boxes of `tokens` rows. */
 template <typename SHAPE>
 __device__ __forceinline__ void load_k_tile(tile_ring<SHAPE> &ring, int t, int row_w, int row_a, int tokens,
                                             const CUtensorMap *map_w, const CUtensorMap *map_a,

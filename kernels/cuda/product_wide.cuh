@@ -1,8 +1,8 @@
-/* The kernel for many tokens: persistent, A * W^T in tiles of TOKENS by WIDTH weight rows, with CTAs in pairs that share
- * an operand; how tiles are found, loaded and stored, also for the grouped kernel.
+/* The kernel for many tokens: persistent, A * W^T in tiles of TOKENS by WIDTH weight rows, with CTAs in pairs that
+ * share an operand; how tiles are found, loaded and stored, also for the grouped kernel.
  *
- * SHAPE is the tile of a kind of product: kTokens and kWidth; what a ring needs (product_parts.cuh); kUsers, the warps of
- * a CTA that use a k tile; kOut, the columns that a warpgroup stages at once, kGroupBytes of shared memory, and
+ * SHAPE is the tile of a kind of product: kTokens and kWidth; what a ring needs (product_parts.cuh); kUsers, the warps
+ * of a CTA that use a k tile; kOut, the columns that a warpgroup stages at once, kGroupBytes of shared memory, and
  * kStagedBytes of both warpgroups; kBytes in all; `problem`; and multiply_units, which computes the results of all
  * tiles of a CTA. */
 #pragma once
@@ -150,8 +150,8 @@ struct wide_maps {
     CUtensorMap a, w, scale, d;
 };
 
-/* Encodes the maps. `rows_w` is the number of rows of all weights that the launch may load, and `copied` the tokens of a tile.
- * 32-bit results, and results with unaligned rows, need no map. */
+/* Encodes the maps. `rows_w` is the number of rows of all weights that the launch may load, and `copied` the tokens of
+ * a tile. 32-bit results, and results with unaligned rows, need no map. */
 template <typename SHAPE, typename T>
 tsr_status encode_maps(const typename SHAPE::problem &p, int64_t rows_w, int copied, wide_maps *maps, tsr_err *err)
 {

@@ -23,8 +23,8 @@ __device__ __forceinline__ uint64_t operand(const void *p)
     return operand_of_low(operand_low(shared_address(p)));
 }
 
-/* Returns a descriptor of the same bytes read down their rows, as B[k][n] with n contiguous. Each tile has ROWS values of
- * k and 64 of n. Consecutive tiles continue along n. */
+/* Returns a descriptor of the same bytes read down their rows, as B[k][n] with n contiguous. Each tile has ROWS values
+ * of k and 64 of n. Consecutive tiles continue along n. */
 template <int ROWS = 64> __device__ __forceinline__ uint64_t operand_down(const void *p)
 {
     return operand(p) ^ ((uint64_t)1 << 16 ^ (uint64_t)(ROWS * 128 >> 4) << 16);

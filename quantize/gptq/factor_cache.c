@@ -35,7 +35,8 @@ void tsr_factor_cache_set_threads(tsr_factor_cache *cache, uint64_t threads)
     cache->threads = threads;
 }
 
-/* Returns the slot of `h`, or else an empty one or the one that was unused for the longest time; NULL: all are in use. */
+/* Returns the slot of `h`, or else an empty one or the one that was unused for the longest time; NULL: all are in
+ * use. */
 static slot *find_slot(tsr_factor_cache *c, const unsigned char *h)
 {
     slot *found = NULL;

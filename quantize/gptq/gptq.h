@@ -1,8 +1,8 @@
 /* Rounds rows of a matrix by GPTQ: each column's code also makes up for the errors of the columns before it.
  *
  * Scales and zero points are given. Columns are rounded one after another, those with the largest mean square of the
- * input first. Column j is rounded to the code nearest to w_j + sum over k of M_jk e_k, where the e_k = w_k - y_k are the
- * errors so far (quantize/gptq/hessian_factor.h). This is the error feedback of GPTQ (arXiv 2210.17323) as Babai's
+ * input first. Column j is rounded to the code nearest to w_j + sum over k of M_jk e_k, where the e_k = w_k - y_k are
+ * the errors so far (quantize/gptq/hessian_factor.h). This is the error feedback of GPTQ (arXiv 2210.17323) as Babai's
  * nearest plane algorithm (arXiv 2507.18553), which needs no inverse of H. */
 #pragma once
 

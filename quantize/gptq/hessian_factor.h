@@ -10,8 +10,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* The factor of H with its columns reordered: those with the smallest diagonal come first. Positions are padded to whole
- * tiles of TSR_OUTER_TILE. */
+/* The factor of H with its columns reordered: those with the smallest diagonal come first. Positions are padded to
+ * whole tiles of TSR_OUTER_TILE. */
 typedef struct tsr_hessian_factor {
     size_t cols, positions;
     uint32_t *order; /* [cols]: the column at each position */

@@ -34,9 +34,9 @@ tsr_status tsr_mxfp4_to_fp8(const tsr_mxfp4_rows *band, uint64_t block, uint8_t 
  * is that of the groups that are not all zeros, over all tensors that share the factor (w1 and w3), and at least 9. */
 float tsr_mxfp4_global(uint8_t largest);
 
-/* Computes the e4m3 scales of groups of 16, [rows, cols / 16], for that factor; the codes stay unchanged. A group of zeros
- * gets 2^-9. TSR_E_VALUE: a scale is NaN, above `largest`, or more than 17 binades below it, e4m3's powers of two. If the
- * rows are lossy it gets 2^-9, and tsr_mxfp4_shrink must compute its codes again. */
+/* Computes the e4m3 scales of groups of 16, [rows, cols / 16], for that factor; the codes stay unchanged. A group of
+ * zeros gets 2^-9. TSR_E_VALUE: a scale is NaN, above `largest`, or more than 17 binades below it, e4m3's powers of
+ * two. If the rows are lossy it gets 2^-9, and tsr_mxfp4_shrink must compute its codes again. */
 tsr_status tsr_mxfp4_to_nvfp4(const tsr_mxfp4_rows *rows, uint8_t largest, uint8_t *scales, tsr_err *err);
 
 /* Computes again, in `codes` (a copy of rows->codes), the codes of all groups more than 17 binades below: the nearest

@@ -33,8 +33,8 @@ const tsr_policy_family *tsr_family_find(const char *model_type);
 /* Returns the first rule of the family (NULL: of the general rules) that matches the name, or NULL. */
 const tsr_rule *tsr_family_rule(const tsr_policy_family *family, bool four_bits, const char *name);
 
-/* Return all tables for display: the families (family_rules.c); the rules for every model; the general rules, those for experts by the
- * whole name, the others by its last component. */
+/* Return all tables for display: the families (family_rules.c); the rules for every model; the general rules, those for
+ * experts by the whole name, the others by its last component. */
 const tsr_policy_family *tsr_families(size_t *count);
 tsr_rules tsr_rules_of_all(void);
 tsr_rules tsr_general_expert_rules(void);

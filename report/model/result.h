@@ -169,8 +169,8 @@ tsr_status tsr_result_add_check(tsr_result *result, const char *name, uint64_t j
 
 tsr_status tsr_result_add_plan_row(tsr_result *result, const tsr_plan_row *row, tsr_err *err);
 
-/* Adds a judgement, or the reason why there is none. The series is the subject of the judgement or the kind of its error,
- * as the kind of the result determines, or "skipped". Texts are borrowed. */
+/* Adds a judgement, or the reason why there is none. The series is the subject of the judgement or the kind of its
+ * error, as the kind of the result determines, or "skipped". Texts are borrowed. */
 tsr_status tsr_result_add_judgement(tsr_result *result, const tsr_row *judgement, tsr_err *err);
 tsr_status tsr_result_add_skipped(tsr_result *result, const char *name, const char *why, tsr_err *err);
 

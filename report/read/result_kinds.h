@@ -34,8 +34,8 @@ tsr_value_fn tsr_read_failed; /* any command that an error ended: {"error": {"co
         "limits", tsr_read_limits, 0, 0                                         \
     }
 
-/* Reads an object into `to`, like tsr_read_object. `what` is its name in messages. Other members become facts, whose names begin with
- * `prefix` (may be NULL). */
+/* Reads an object into `to`, like tsr_read_object. `what` is its name in messages. Other members become facts, whose
+ * names begin with `prefix` (may be NULL). */
 tsr_status tsr_read_facts(tsr_reading *r, const char *what, const tsr_field *fields, void *to, const char *prefix,
                           tsr_err *err);
 

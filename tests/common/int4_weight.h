@@ -3,8 +3,8 @@
 
 #include "formats/weights/weights.h"
 
-/* Returns the weight [rows, cols] with `groups` scales a row. The tensors are the caller's. GPTQ's zero points are stored
- * less one. */
+/* Returns the weight [rows, cols] with `groups` scales a row. The tensors are the caller's. GPTQ's zero points are
+ * stored less one. */
 static inline tsr_weight int4_weight(tsr_coding coding, uint64_t rows, uint64_t cols, uint64_t groups,
                                      const tsr_tensor *data, const tsr_tensor *scale)
 {

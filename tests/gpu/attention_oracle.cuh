@@ -123,8 +123,8 @@ struct outcome {
         return exact > 0 ? lean / exact : 0.0;
     }
 
-    /* Returns true if that is more than roundings leave: a row shares those of its probabilities, about 2^-10 of its values, so
-     * that 64 rows leave an eighth of it. No single result shows that all are 0.2 % too large. */
+    /* Returns true if that is more than roundings leave: a row shares those of its probabilities, about 2^-10 of its
+     * values, so that 64 rows leave an eighth of it. No single result shows that all are 0.2 % too large. */
     bool leans() const
     {
         return rows >= 64 && !(fabs(slope()) <= 0x1p-10);

@@ -1,5 +1,5 @@
-/* Times the integer kernels on a GPU: fast conversion against the conversion instruction and a device copy, and the int8
- * product. Buffers rotate, so that no cache serves them. Exit codes: 0; 1 below 0.85 of the copy; 5 no device. */
+/* Times the integer kernels on a GPU: fast conversion against the conversion instruction and a device copy, and the
+ * int8 product. Buffers rotate, so that no cache serves them. Exit codes: 0; 1 below 0.85 of the copy; 5 no device. */
 #include <unistd.h>
 
 #include "kernels/cuda/fast_dequant.h"

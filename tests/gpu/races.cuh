@@ -115,8 +115,9 @@ struct operands_by_value {
 };
 
 /* Lets the next launch of the stream begin, waits, looks for results that are there too early, and fills the operands.
- * A multiprocessor changes its partition of L1 and shared memory only when it is idle. A kernel that needs much shared memory
- * would therefore wait for this one, and the test would find nothing. main() asks for the largest shared memory. */
+ * A multiprocessor changes its partition of L1 and shared memory only when it is idle. A kernel that needs much shared
+ * memory would therefore wait for this one, and the test would find nothing. main() asks for the largest shared
+ * memory. */
 __global__ void produce(const operands_by_value o, const uint4 *d, size_t n, unsigned long long *count)
 {
     asm volatile("griddepcontrol.launch_dependents;" ::: "memory");

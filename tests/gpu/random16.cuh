@@ -1,4 +1,5 @@
-/* Owns random numbers on the host and rounding to 16 bits, for the tests of integer kernels. Included once a program. */
+/* Owns random numbers on the host and rounding to 16 bits, for the tests of integer kernels. Included once a
+ * program. */
 #pragma once
 
 #include <cuda_bf16.h>

@@ -1,4 +1,5 @@
-/* Checks the quantization of inputs and the rounding of a forward pass on a GPU against the CPU's, bit for bit, in FP64 and FP32. */
+/* Checks the quantization of inputs and the rounding of a forward pass on a GPU against the CPU's, bit for bit, in FP64
+ * and FP32. */
 #include <math.h>
 #include <string.h>
 #include <string>
@@ -18,8 +19,8 @@ static double unit(uint64_t at)
     return (double)(mix(at) >> 11) * 0x1p-52 - 1;
 }
 
-/* Rows of many sizes. The largest number of every third row makes a scale that is a power of two; rows are of one sign, have
- * zeros only, or hold one value, too. */
+/* Rows of many sizes. The largest number of every third row makes a scale that is a power of two; rows are of one sign,
+ * have zeros only, or hold one value, too. */
 static std::vector<double> make_rows(void)
 {
     std::vector<double> x((size_t)kRows * kColumns);

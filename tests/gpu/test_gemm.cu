@@ -125,9 +125,9 @@ __global__ void differing(const uint8_t *x, const uint8_t *y, int64_t bytes, uns
 
 static uint64_t seed = 20261121;
 
-/* Returns true if errors are no larger in the mean than roundings are, and lean to no side by more than a truncated sum does: 2^-12
- * of a value, and 6 standard errors (verify/evidence/kernel_tally.h). No single element shows a result that is truncated
- * or 0.1 % too large. */
+/* Returns true if errors are no larger in the mean than roundings are, and lean to no side by more than a truncated sum
+ * does: 2^-12 of a value, and 6 standard errors (verify/evidence/kernel_tally.h). No single element shows a result that
+ * is truncated or 0.1 % too large. */
 static bool as_expected(const outcome *v, tsr_gemm_out out)
 {
     enum { ENOUGH = 256 };

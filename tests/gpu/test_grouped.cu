@@ -1,7 +1,7 @@
 /* Owns the check of the grouped block-FP8 products on a GPU: every kernel and tile in both layouts, over random group
- * sizes with empty groups and single rows among them, against the dense kernel for each group alone, bit for bit (test_gemm
- * holds that one to FP64). Padding is NaN, results are poisoned, and rows of no group have to stay as they were. For
- * compute-sanitizer `test_grouped small` leaves out the large shapes. */
+ * sizes with empty groups and single rows among them, against the dense kernel for each group alone, bit for bit
+ * (test_gemm holds that one to FP64). Padding is NaN, results are poisoned, and rows of no group have to stay as they
+ * were. For compute-sanitizer `test_grouped small` leaves out the large shapes. */
 #include <string.h>
 #include <string>
 
@@ -105,8 +105,8 @@ static tsr_block_fp8_gemm whole(const operands &o, tsr_gemm_out out, uint8_t *d)
     return g;
 }
 
-/* Each group by the dense kernel, into o.expected. A group's scales may begin anywhere, and the fast kernel wants them on
- * 16 bytes: they are copied. */
+/* Each group by the dense kernel, into o.expected. A group's scales may begin anywhere, and the fast kernel wants them
+ * on 16 bytes: they are copied. */
 static void expect(const operands &o, tsr_gemm_out out, tsr_gemm_kind kind)
 {
     const int size = out == TSR_GEMM_F32 ? 4 : 2;

@@ -215,7 +215,7 @@ static void check_weight_only(int64_t m, int64_t n, int64_t k, int bits, int64_t
                 beyond += got[0][(size_t)(i * ldd + j)] != 0xFFFF;
             }
         }
-        /* No single result shows that all are truncated, by half a step in the mean: of values a third of that may be left. */
+        /* If all results are truncated, by half a step in the mean, no single one shows it. */
         const double slope = squares > 0 ? lean / squares : 0;
         const bool leans = judged >= 512 && !(fabs(slope) <= unit / 4);
         char detail[192];

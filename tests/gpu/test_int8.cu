@@ -1,6 +1,6 @@
-/* Owns the check of the int8 product on a GPU: every kernel and tile with every epilogue, the plain one against integers
- * on the host and the others against it, bit for bit. `test_int8 small` leaves out the large shapes and most epilogues
- * (for compute-sanitizer), `test_int8 few` all but one shape and the kernels for Hopper (for racecheck). */
+/* Owns the check of the int8 product on a GPU: every kernel and tile with every epilogue, the plain one against
+ * integers on the host and the others against it, bit for bit. `test_int8 small` leaves out the large shapes and most
+ * epilogues (for compute-sanitizer), `test_int8 few` all but one shape and the kernels for Hopper (for racecheck). */
 #include <string.h>
 
 #include "kernels/cuda/int8_gemm.h"
@@ -77,8 +77,8 @@ static int8_operands draw_int8(int64_t m, int64_t n, int64_t k, int64_t pad, boo
 
 enum { kInt8Variants = 6 * 2 * 3, kBeyond = 3 /* rows after the results, which must stay as they are */ };
 
-/* Returns the product with an epilogue: scaled; bias; azp per tensor, per token, each without and with bias; with a scale
- * for each row or one for all; of each type. */
+/* Returns the product with an epilogue: scaled; bias; azp per tensor, per token, each without and with bias; with a
+ * scale for each row or one for all; of each type. */
 static tsr_int8_gemm int8_variant(const int8_operands &o, int variant)
 {
     tsr_int8_gemm g = o.on_device;

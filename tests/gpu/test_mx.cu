@@ -1,6 +1,6 @@
-/* Owns the check of small groups on a GPU: values of every code under every scale against the CPU's definition, bit by bit,
- * and products bit by bit against the CPU's, which FP64 holds to their bound. `test_mx small` leaves out the large shapes
- * (for compute-sanitizer). */
+/* Owns the check of small groups on a GPU: values of every code under every scale against the CPU's definition, bit by
+ * bit, and products bit by bit against the CPU's, which FP64 holds to their bound. `test_mx small` leaves out the large
+ * shapes (for compute-sanitizer). */
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 #include <math.h>

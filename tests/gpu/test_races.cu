@@ -2,12 +2,12 @@
  *
  *     test_races [LAUNCHES [WORDS...]]     subjects whose names contain all WORDS; 2000 launches of each by default
  *
- * "repeat" puts launches of one product back to back on a stream, over operands larger than L2 and in several waves of CTAs.
- * Each launch writes a poisoned buffer of its own, which is compared with the result of the first launch.
+ * "repeat" puts launches of one product back to back on a stream, over operands larger than L2 and in several waves of
+ * CTAs. Each launch writes a poisoned buffer of its own, which is compared with the result of the first launch.
  *
- * "behind" launches the product as a programmatic dependent of a kernel that lets it begin at once, waits, and only then
- * writes the operands. Until then they are NaN. The producer also reads the result's buffer last, so that a product that
- * writes too early is found as well. */
+ * "behind" launches the product as a programmatic dependent of a kernel that lets it begin at once, waits, and only
+ * then writes the operands. Until then they are NaN. The producer also reads the result's buffer last, so that a
+ * product that writes too early is found as well. */
 #include "kernels/cuda/block_fp8_grouped.h"
 #include "kernels/cuda/int8_gemm.h"
 #include "kernels/cuda/prefill.h"

@@ -4,7 +4,8 @@
  *     make_checkpoint KIND -o DIR [--seed S] [--scale tiny|half|small] [--weights extreme|ordinary] [--bytes N[K|M|G]]
  *                     [--tensors N]
  *
- * deepseek-v3   MLA with a ragged kv_a_proj, a dense layer, MoE layers, an MTP layer, 3 shards. --scale sets the size: 2, 75
+ * deepseek-v3   MLA with a ragged kv_a_proj, a dense layer, MoE layers, an MTP layer, 3 shards. --scale sets the size:
+ * 2, 75
  *               or 150 MB.
  *               Expert 0's gate_proj has blocks of zeros, its up_proj outliers, its down_proj blocks of subnormals,
  *               and expert 1's gate_proj blocks next to the largest finite BF16: no pass in BF16 gets through that one.

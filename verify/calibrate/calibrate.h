@@ -17,7 +17,7 @@ typedef struct tsr_calibrate_options {
 /* Runs the source of `request` over its tokens; its other sides are NULL. Fills *collector, which the caller frees, and
  * sets *resumed to the number of layers that an earlier run had finished. The state stays until the caller removes it.
  * Errors are those of tsr_calibrate_state_load, those of verify/forward/forward.h and
- * verify/forward/tokens/token_file.h, and: TSR_E_NOT_APPLICABLE: it needs more than run.memory. TSR_E_VALUE: an input is
- * NaN or infinite. */
+ * verify/forward/tokens/token_file.h, and: TSR_E_NOT_APPLICABLE: it needs more than run.memory. TSR_E_VALUE: an input
+ * is NaN or infinite. */
 tsr_status tsr_calibrate(const tsr_forward_request *request, const tsr_calibrate_options *options,
                          tsr_collector *collector, tsr_forward_figures *figures, size_t *resumed, tsr_err *err);

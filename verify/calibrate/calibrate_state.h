@@ -1,8 +1,8 @@
 /* Keeps the state of `calibrate` after each layer, so that a run that was killed can be resumed.
  *
  * OUT.partial/ has the hidden states after the last layer (states-0 or states-1, by turns), the products of inputs
- * (products), and `progress`: a fingerprint, the number of layers, the collector, and digests. `progress` is written last
- * and replaced in one step. Its form belongs to one version of Tessera. */
+ * (products), and `progress`: a fingerprint, the number of layers, the collector, and digests. `progress` is written
+ * last and replaced in one step. Its form belongs to one version of Tessera. */
 #pragma once
 
 #include "verify/forward/collect/collector.h"

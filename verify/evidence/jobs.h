@@ -102,8 +102,8 @@ typedef tsr_status tsr_job_fn(void *context, size_t at, tsr_evidence *evidence, 
 tsr_status tsr_run_jobs(const tsr_kernel_options *options, size_t n, tsr_job_fn *job, void *context,
                         tsr_evidence *evidence, tsr_err *err);
 
-/* Runs a whole check with a job for each of options->sample tensors of tsr_find_subjects, which are in *indices while the
- * jobs run: tsr_run_jobs, then tsr_jobs_require. */
+/* Runs a whole check with a job for each of options->sample tensors of tsr_find_subjects, which are in *indices while
+ * the jobs run: tsr_run_jobs, then tsr_jobs_require. */
 tsr_status tsr_run_check(const tsr_kernel_options *options, const tsr_subjects *subjects, size_t **indices,
                          tsr_job_fn *job, void *context, tsr_evidence *evidence, tsr_err *err);
 

@@ -50,8 +50,8 @@ typedef struct tsr_forward_request {
 
 enum { TSR_KL_PERCENTILES = 4 }; /* 50, 90, 99, 99.9 */
 
-/* Predictions of the text by both models; NaN: unknown. The standard error of a perplexity follows from that of the mean of
- * log p. A percentile is the smallest value that at least this share of the positions does not exceed. */
+/* Predictions of the text by both models; NaN: unknown. The standard error of a perplexity follows from that of the
+ * mean of log p. A percentile is the smallest value that at least this share of the positions does not exceed. */
 typedef struct tsr_forward_predictions {
     double perplexity[2], perplexity_error[2]; /* source and model, on tokens of a file */
     double kl_percentile[TSR_KL_PERCENTILES];  /* percentiles of KL(source || model) in nats over all positions */
@@ -76,9 +76,9 @@ typedef struct tsr_forward_figures {
  * TSR_E_USAGE: the requested layers do not exist. Does not read weights or tokens. */
 tsr_status tsr_forward_applies(const tsr_forward_request *request, tsr_err *err);
 
-/* Checks what can be checked before a run: the devices exist, the forward passes are implemented, the tokens can be read,
- * are below the vocabulary and fit into run.memory. Reads no weights: the model may be a checkpoint without data. Errors
- * are those of tsr_check_forward. */
+/* Checks what can be checked before a run: the devices exist, the forward passes are implemented, the tokens can be
+ * read, are below the vocabulary and fit into run.memory. Reads no weights: the model may be a checkpoint without data.
+ * Errors are those of tsr_check_forward. */
 tsr_status tsr_forward_check_request(const tsr_forward_request *request, tsr_err *err);
 
 /* Runs the check. Errors are those of verify/forward/forward.h and verify/forward/tokens/token_file.h, and:

@@ -64,13 +64,13 @@ typedef struct tsr_forward_both {
 } tsr_forward_both;
 tsr_status tsr_forward_run_both(const tsr_forward_both *both, tsr_err *err);
 
-/* Returns true if all tokens run at once through a layer: later layers and comparisons need an indexer's choice for all of
- * them, and products of the inputs of experts are finished expert by expert. */
+/* Returns true if all tokens run at once through a layer: later layers and comparisons need an indexer's choice for all
+ * of them, and products of the inputs of experts are finished expert by expert. */
 bool tsr_forward_runs_whole(const tsr_forward *forward);
 
-/* Rejects sequences that are too long for a model's windows (TSR_E_UNSUPPORTED), and tokens for which `passes` passes at
- * a time need more than `memory` bytes, even if they run sequence by sequence (TSR_E_NOT_APPLICABLE; 0: no limit). Limits
- * the room of the operations to what remains. */
+/* Rejects sequences that are too long for a model's windows (TSR_E_UNSUPPORTED), and tokens for which `passes` passes
+ * at a time need more than `memory` bytes, even if they run sequence by sequence (TSR_E_NOT_APPLICABLE; 0: no limit).
+ * Limits the room of the operations to what remains. */
 tsr_status tsr_forward_check_tokens(const tsr_forward *forward, const tsr_tokens *tokens, uint64_t passes,
                                     uint64_t memory, tsr_err *err);
 

@@ -160,8 +160,8 @@ static size_t end_of_room(const tsr_forward *f, const tsr_tokens *tokens, size_t
     return to;
 }
 
-/* Returns the end of the sequences from `from` on that run at a time: all if there is no limit or they must, and otherwise
- * groups of nearly as many tokens each. */
+/* Returns the end of the sequences from `from` on that run at a time: all if there is no limit or they must, and
+ * otherwise groups of nearly as many tokens each. */
 static size_t end_of_group(const tsr_forward *f, const tsr_tokens *tokens, size_t from)
 {
     if (f->ops->room == 0 || tsr_forward_runs_whole(f))

@@ -96,7 +96,8 @@ typedef struct tsr_mlp_names {
     const char *both;             /* gate, then up, in one weight, if the checkpoint has it; NULL: never */
 } tsr_mlp_names;
 
-/* Names of a router and experts below model.layers.N. Experts are MLPs EXPERTS.0, EXPERTS.1 and so on, or two stacks. */
+/* Names of a router and experts below model.layers.N. Experts are MLPs EXPERTS.0, EXPERTS.1 and so on, or two
+ * stacks. */
 typedef struct tsr_moe_names {
     const char *router, *bias, *experts, *shared, *shared_gate; /* bias: of the choice. NULL: none */
     const char *router_scale, *expert_scale; /* factors of router inputs and of experts' weights. NULL: none */
@@ -212,7 +213,8 @@ uint64_t tsr_forward_states_memory(const tsr_forward *forward, size_t tokens);
  * included, except kv_b_proj and one stacked expert. */
 uint64_t tsr_forward_layer_memory(const tsr_forward *forward, size_t tokens, size_t longest);
 
-/* Computes the bytes of all statistics that the pass's collector keeps, and of the products of one layer. TSR_E_NOMEM. */
+/* Computes the bytes of all statistics that the pass's collector keeps, and of the products of one layer.
+ * TSR_E_NOMEM. */
 tsr_status tsr_forward_statistics_memory(const tsr_forward *forward, uint64_t *bytes, tsr_err *err);
 
 /* Returns the number of positions whose logits are computed at a time. */

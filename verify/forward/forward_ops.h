@@ -42,8 +42,8 @@ typedef struct tsr_op_turn {
     bool adjacent, back; /* back: by the negative angles */
 } tsr_op_turn;
 
-/* Entries of a compressed cache, which are keys and values at once (DeepSeek-V4). Entry i of a sequence is visible from position
- * (i + 1) rate - 1 on. */
+/* Entries of a compressed cache, which are keys and values at once (DeepSeek-V4). Entry i of a sequence is visible from
+ * position (i + 1) rate - 1 on. */
 typedef struct tsr_op_entries {
     const tsr_activation *x;  /* [tokens->count][dim]; NULL: none */
     const tsr_tokens *tokens; /* the entries of each sequence */
@@ -66,8 +66,8 @@ typedef struct tsr_op_attend {
         chosen; /* visible tokens, or entries if there are any. Head h uses group h / (heads / groups). NULL: not limited */
 } tsr_op_attend;
 
-/* Scores by which an indexer chooses tokens (DeepSeek-V3.2), or entries of a compressed cache. Query i is token first + i, at
- * position `position` + i of its sequence, and key j is row begin + j of k:
+/* Scores by which an indexer chooses tokens (DeepSeek-V3.2), or entries of a compressed cache. Query i is token first +
+ * i, at position `position` + i of its sequence, and key j is row begin + j of k:
  *   scores[i][j] = sum over h of weights[first + i][h] max(q[first + i][h] . k[begin + j], 0)
  * Without weights, each head has scores of its own: scores[h][i][j] = q[first + i][h] . k[begin + j]. Key j is visible
  * from position (j + 1) rate - 1 on; scores of keys that are not visible have no meaning. */
@@ -97,9 +97,9 @@ typedef struct tsr_op_convolve {
     size_t channels, taps;
 } tsr_op_convolve;
 
-/* Compresses `rate` tokens each to an entry (DeepSeek-V4). For each channel of [dim] it is a mean of the values of the window's
- * tokens, weighted by softmax over gate + bias. With `overlaps`, tokens have 2 dim channels: the first half takes part in the
- * entry of the next window, the second half in that of its own. */
+/* Compresses `rate` tokens each to an entry (DeepSeek-V4). For each channel of [dim] it is a mean of the values of the
+ * window's tokens, weighted by softmax over gate + bias. With `overlaps`, tokens have 2 dim channels: the first half
+ * takes part in the entry of the next window, the second half in that of its own. */
 typedef struct tsr_op_compress {
     const tsr_tokens *tokens, *entries;   /* entries: those of each sequence, for its whole windows */
     const tsr_activation *values, *gates; /* [count][dim], or [count][2 dim] with `overlaps` */
@@ -170,11 +170,12 @@ struct tsr_ops {
     /* `rows` is set. */
     tsr_status (*linear)(tsr_ops *ops, const tsr_op_linear *args, tsr_err *err);
     tsr_status (*columns)(tsr_ops *ops, tsr_op_columns *args, tsr_err *err);
-    /* Adds x^T x to sums [padded][padded], whose lower triangle is filled, for x [n][cols]. `padded` is cols rounded up to
-     * TSR_GRAM_TILE. */
+    /* Adds x^T x to sums [padded][padded], whose lower triangle is filled, for x [n][cols]. `padded` is cols rounded up
+     * to TSR_GRAM_TILE. */
     tsr_status (*gram)(tsr_ops *ops, tsr_activation *sums, const tsr_activation *x, size_t n, size_t cols,
                        tsr_err *err);
-    /* Computes y = x / RMS(x) * gain for `rows` rows of n. A NULL gain is 1. Rows are ld_x and ld_y apart; x and y may be equal. */
+    /* Computes y = x / RMS(x) * gain for `rows` rows of n. A NULL gain is 1. Rows are ld_x and ld_y apart; x and y may
+     * be equal. */
     tsr_status (*norm)(tsr_ops *ops, const tsr_activation *x, size_t ld_x, size_t rows, size_t n, const double *gain,
                        double eps, tsr_activation *y, size_t ld_y, tsr_err *err);
     /* Computes y = x - mean of x for `rows` rows of n; x and y may be equal. */
@@ -185,8 +186,8 @@ struct tsr_ops {
     tsr_status (*convolve)(tsr_ops *ops, const tsr_op_convolve *args, tsr_err *err);
     tsr_status (*recur)(tsr_ops *ops, const tsr_op_recur *args, tsr_err *err);
     tsr_status (*compress)(tsr_ops *ops, const tsr_op_compress *args, tsr_err *err);
-    /* Computes y [rows][n]: element k of row i from gate[i * ld + k * step] and up[i * ld + k * step]. If n is ld, y may
-     * be `up`. */
+    /* Computes y [rows][n]: element k of row i from gate[i * ld + k * step] and up[i * ld + k * step]. If n is ld, y
+     * may be `up`. */
     tsr_status (*gate)(tsr_ops *ops, const tsr_op_gate *args, tsr_err *err);
     /* Computes y[to_row ? to_row[i] : i] += weight[i] * x[i] for rows of n. A NULL weight means 1. Destination rows
      * must be distinct. If to_row is NULL, x and y may be equal. */

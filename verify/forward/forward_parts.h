@@ -28,8 +28,8 @@ void tsr_ahead_end(tsr_forward *forward);
 /* Returns the row of a model_type, or NULL if it is NULL or unknown. */
 const tsr_family_row *tsr_forward_family(const char *type);
 
-/* Sets window, kinds and has_rope of a model whose family and number of layers are known. TSR_E_UNSUPPORTED: a layer has
- * a type that its family does not. */
+/* Sets window, kinds and has_rope of a model whose family and number of layers are known. TSR_E_UNSUPPORTED: a layer
+ * has a type that its family does not. */
 tsr_status tsr_layer_kinds_read(tsr_forward *forward, tsr_err *err);
 
 /* Reads the sizes and RoPE of compressed attention and of hyper-connections, if the family has them. */
@@ -44,7 +44,8 @@ size_t tsr_indexer_step(const tsr_forward *forward, size_t longest);
 /* Returns the number of layers that layers_block_type or hybrid_override_pattern lists, or 0. */
 size_t tsr_layer_kinds_count(const tsr_forward *forward);
 
-/* Returns the name of the block that a layer has in place of attention: "self_attn", "linear_attn", "mamba", "mixer". */
+/* Returns the name of the block that a layer has in place of attention: "self_attn", "linear_attn", "mamba",
+ * "mixer". */
 const char *tsr_forward_module(const tsr_forward *forward, size_t layer);
 
 /* Reads a number of config.json, at most TSR_MAX_SIZE. */
@@ -107,7 +108,8 @@ tsr_status tsr_forward_norm(const tsr_forward *forward, const char *name, const 
 /* Rounds x to BF16 if the pass is as served. */
 tsr_status tsr_forward_round(const tsr_forward *forward, tsr_activation *x, size_t n, tsr_err *err);
 
-/* Multiplies queries x [count][width] by 1 + llama_4_scaling_beta log(1 + floor(position / trained)), if the family does. */
+/* Multiplies queries x [count][width] by 1 + llama_4_scaling_beta log(1 + floor(position / trained)), if the family
+ * does. */
 tsr_status tsr_forward_grow_queries(const tsr_forward *forward, const tsr_tokens *tokens, tsr_activation *x,
                                     size_t width, tsr_err *err);
 
@@ -123,8 +125,8 @@ tsr_status tsr_forward_kimi_delta(tsr_forward *forward, size_t layer, const tsr_
 tsr_status tsr_forward_mamba(tsr_forward *forward, size_t layer, const tsr_tokens *tokens, const tsr_activation *x,
                              tsr_held *out, tsr_err *err);
 
-/* Computes out [count][hidden], the MLP or router and experts of a layer over x; choices and routed as in tsr_forward_layer.
- * `stream` is what x is the norm of, for families whose experts have a norm of their own. */
+/* Computes out [count][hidden], the MLP or router and experts of a layer over x; choices and routed as in
+ * tsr_forward_layer. `stream` is what x is the norm of, for families whose experts have a norm of their own. */
 tsr_status tsr_forward_mlp(tsr_forward *forward, size_t layer, const tsr_tokens *tokens, const tsr_activation *x,
                            const tsr_activation *stream, tsr_held *out, uint32_t *choices, bool *routed, tsr_err *err);
 
@@ -151,8 +153,8 @@ typedef struct tsr_hyper {
     double *post, *mix; /* from malloc */
 } tsr_hyper;
 
-/* Computes y [n][hidden], the input of a half of a layer ("attn" or "ffn") from its streams x [n][width], and the weights for
- * its output. The caller calls tsr_hyper_free, even after an error. */
+/* Computes y [n][hidden], the input of a half of a layer ("attn" or "ffn") from its streams x [n][width], and the
+ * weights for its output. The caller calls tsr_hyper_free, even after an error. */
 tsr_status tsr_forward_join_streams(tsr_forward *forward, size_t layer, const char *half, const tsr_activation *x,
                                     size_t n, tsr_activation *y, tsr_hyper *hyper, tsr_err *err);
 
@@ -188,9 +190,9 @@ bool tsr_forward_has_stacks(const tsr_forward *forward, size_t layer);
 tsr_status tsr_forward_stacked(tsr_forward *forward, size_t layer, size_t n_experts, size_t e, const tsr_activation *x,
                                size_t n, tsr_held *out, tsr_err *err);
 
-/* Chooses the experts of each of n tokens, unless `chosen` says that they are, and their weights, from the router's logits
- * [n][experts], which become scores. choices and weights are [n][chosen]. All arrays are on the host. `bias` [experts] may be
- * NULL. */
+/* Chooses the experts of each of n tokens, unless `chosen` says that they are, and their weights, from the router's
+ * logits [n][experts], which become scores. choices and weights are [n][chosen]. All arrays are on the host. `bias`
+ * [experts] may be NULL. */
 tsr_status tsr_forward_route(const tsr_forward *forward, const char *router, size_t experts, const double *bias,
                              double *logits, size_t n, bool chosen, uint32_t *choices, double *weights, tsr_err *err);
 

@@ -28,9 +28,10 @@ typedef struct tsr_mla_model {
     tsr_arena arena;
 } tsr_mla_model;
 
-/* Reads layer `layer`, whose names begin with `root` ("model"). The weights may come from tsr_weights_survey. `side` and its weights must outlive the model.
- * TSR_E_FORMAT: tensors are missing (the message names all) or have no scale. TSR_E_SHAPE: a shape contradicts
- * config.json. TSR_E_UNSUPPORTED: no MLA, or an unknown kind of RoPE, bias or weight. */
+/* Reads layer `layer`, whose names begin with `root` ("model"). The weights may come from tsr_weights_survey. `side`
+ * and its weights must outlive the model. TSR_E_FORMAT: tensors are missing (the message names all) or have no scale.
+ * TSR_E_SHAPE: a shape contradicts config.json. TSR_E_UNSUPPORTED: no MLA, or an unknown kind of RoPE, bias or
+ * weight. */
 tsr_status tsr_mla_model_open(tsr_mla_model *model, const tsr_side *side, const char *root, uint64_t layer,
                               tsr_err *err);
 void tsr_mla_model_close(tsr_mla_model *model);

@@ -1,7 +1,7 @@
 /* Rotary position embedding of config.json: one angular frequency per pair of elements.
  *
- * Types: default; linear (Chen et al. 2023); llama3 (transformers, modeling_rope_utils.py); yarn (Peng et al. 2023), also
- * named deepseek_yarn; proportional (transformers: the first pairs of a head, with the frequencies of all). */
+ * Types: default; linear (Chen et al. 2023); llama3 (transformers, modeling_rope_utils.py); yarn (Peng et al. 2023),
+ * also named deepseek_yarn; proportional (transformers: the first pairs of a head, with the frequencies of all). */
 #pragma once
 
 #include "common/arena.h"

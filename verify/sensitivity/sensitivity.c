@@ -36,8 +36,8 @@ static void tell(const running *r)
 
 /* ---- errors of weights ---- */
 
-/* Adds up the errors of the weights of a group. Also checks that the quantized checkpoint has all of them, with the same
- * shapes. */
+/* Adds up the errors of the weights of a group. Also checks that the quantized checkpoint has all of them, with the
+ * same shapes. */
 static tsr_status measure_errors(const running *r, tsr_sensitivity *g, tsr_err *err)
 {
     const tsr_sensitivity_request *const q = r->request;

@@ -25,8 +25,8 @@ typedef struct tsr_sensitivity_request {
     const tsr_importance *importance; /* weights of the columns in the errors of weights; NULL: all are 1 */
 } tsr_sensitivity_request;
 
-/* Measures groups[n], whose `group` is set; each has a weight with codes in the quantized checkpoint. Errors are those of
- * verify/forward/forward.h and verify/sensitivity/weight_error.h, and: TSR_E_MISMATCH: the quantized checkpoint lacks a
- * weight of the source. TSR_E_NOT_APPLICABLE: it needs more than run.memory. */
+/* Measures groups[n], whose `group` is set; each has a weight with codes in the quantized checkpoint. Errors are those
+ * of verify/forward/forward.h and verify/sensitivity/weight_error.h, and: TSR_E_MISMATCH: the quantized checkpoint
+ * lacks a weight of the source. TSR_E_NOT_APPLICABLE: it needs more than run.memory. */
 tsr_status tsr_sensitivities_measure(const tsr_sensitivity_request *request, tsr_sensitivity *groups, size_t n,
                                      tsr_forward_figures *figures, tsr_err *err);

@@ -1,4 +1,5 @@
-/* Checks the scales of activations that a checkpoint stores: of inputs of layers, of keys and values in the cache, of queries. */
+/* Checks the scales of activations that a checkpoint stores: of inputs of layers, of keys and values in the cache, of
+ * queries. */
 #include "verify/survey/contents.h"
 
 #include "formats/weights/foreign.h"

@@ -62,8 +62,8 @@ typedef struct tsr_kind_tally {
 
 enum { TSR_MAX_KIND_TALLIES = 32 };
 
-/* Returns the name: "e4m3", "int8", "packed int8", "packed int4", "MXFP4", "NVFP4", "MXFP6", "MXFP8", "AWQ", "GPTQ". Static
- * storage. */
+/* Returns the name: "e4m3", "int8", "packed int8", "packed int4", "MXFP4", "NVFP4", "MXFP6", "MXFP8", "AWQ", "GPTQ".
+ * Static storage. */
 const char *tsr_kind_name(tsr_kind kind);
 
 typedef struct tsr_contents {

@@ -55,8 +55,8 @@ static bool is_ruled_product(const tsr_group_rule *rule, double amax, double sca
     return amax / (6 * rule->global) <= 0x1p-10 * (1 + 0x1p-8) && fabs(stored - 0.125) < 0x1p-20;
 }
 
-/* Finds the scale of largest error among those from which the search may have begun: intermediate results in BF16 change
- * the wanted scale by up to 2^-8. */
+/* Finds the scale of largest error among those from which the search may have begun: intermediate results in BF16
+ * change the wanted scale by up to 2^-8. */
 static void rule_product(const tsr_group_rule *rule, const tsr_group *g, tsr_group_verdict *v)
 {
     const double wanted = wanted_scale(rule, v->amax);

@@ -1,7 +1,7 @@
 /* Checks whether the scale of a small group follows a known rule from its largest value.
  *
- * Formats with a scale per 16 or 32 values (MXFP4, MXFP6, NVFP4, MXFP8) have several rules, and one limit of errors for all of
- * them would be loose. But each rule is a function of amax, so the scale itself can be compared with them:
+ * Formats with a scale per 16 or 32 values (MXFP4, MXFP6, NVFP4, MXFP8) have several rules, and one limit of errors for
+ * all of them would be loose. But each rule is a function of amax, so the scale itself can be compared with them:
  *
  *   E8M0: 2^k with amax / 2^k from 2 to 8 for e2m1, whose largest value is 6, and e2m3 (7.5), from 8 to 32 for e3m2
  *   (28), from 128 to 512 for e4m3 (448). The rules are floor (4 to 8), even (3.5 to 7), rceil (3 to 6) and ceil (2 to

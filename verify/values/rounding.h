@@ -14,8 +14,8 @@ typedef struct tsr_rounding {
 
 /* Counts the values y[0 .. n) of codes that are not x rounded: |x - y| exceeds half a step at x, and x is not beyond
  * the outermost value. Ties may go either way. Half a step of BF16 is allowed in addition, for tools that divide in
- * BF16: at most a 16th of the half step of e4m3 and e2m3, a 32nd of e3m2's and a 64th of e2m1's. For integers it is taken at the quotient and, with a
- * zero point, at their sum. */
+ * BF16: at most a 16th of the half step of e4m3 and e2m3, a 32nd of e3m2's and a 64th of e2m1's. For integers it is
+ * taken at the quotient and, with a zero point, at their sum. */
 uint64_t tsr_count_misrounded(const tsr_rounding *rounding, const double *x, const double *y, size_t n);
 
 /* Counts misrounded integers that each have their own grid: scale[i], positive and finite, lowest[i] and highest[i]. */

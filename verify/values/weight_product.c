@@ -62,8 +62,8 @@ tsr_status tsr_linear_expect(const tsr_checkpoint *checkpoint, const tsr_weight 
         sum11 += a1 * b1;                    \
     } while (0)
 
-/* Adds the products of k columns of TILE rows and TILE tokens to their partial sums, [tokens][BAND][LANES]. The sums have
- * names of their own, so that they are in registers. */
+/* Adds the products of k columns of TILE rows and TILE tokens to their partial sums, [tokens][BAND][LANES]. The sums
+ * have names of their own, so that they are in registers. */
 static ALWAYS_INLINE void tile(const double *const *w, const double *const *x, size_t k, double (*sums)[BAND][LANES])
 {
     const double *const w0 = w[0], *const w1 = w[1], *const x0 = x[0], *const x1 = x[1];

@@ -3,9 +3,10 @@
 
 #include "convert/ops/merge/merge_rows.h"
 
-/* Adds the step. The values of the weight are decoded to FP32, the update is added, and the sum is stored in the dtype or
- * format of the weight, under the same names. Scales of blocks, rows and groups are computed anew from the largest |x|;
- * with `powers`, they are powers of two. Companions that do not change, such as input scales, are left to the caller.
+/* Adds the step. The values of the weight are decoded to FP32, the update is added, and the sum is stored in the dtype
+ * or format of the weight, under the same names. Scales of blocks, rows and groups are computed anew from the largest
+ * |x|; with `powers`, they are powers of two. Companions that do not change, such as input scales, are left to the
+ * caller.
  *
  * `amax` is needed if tsr_merge_has_shared_scale: the largest merged |x| of all weights that have this scale. The scale
  * stays unless a value is beyond it. A weight without an update is copied as long as its scale stays.

@@ -10,8 +10,8 @@
 
 /* ---- the weight ---- */
 
-/* Copies a weight, with the shape of its matrix if it is plain. The values of codes are copied too, because the caller's
- * weights no longer exist when the plan runs. */
+/* Copies a weight, with the shape of its matrix if it is plain. The values of codes are copied too, because the
+ * caller's weights no longer exist when the plan runs. */
 static tsr_weight shaped(tsr_plan *plan, const tsr_weight *weight)
 {
     tsr_weight w = *weight;

@@ -1,4 +1,5 @@
-/* Reads rows of a weight of the base and of its update, for the step that merges them and for the largest merged value. */
+/* Reads rows of a weight of the base and of its update, for the step that merges them and for the largest merged
+ * value. */
 #pragma once
 
 #include "convert/ops/merge/update_rows.h"

@@ -1,9 +1,9 @@
 /* Finds the norms and layers whose channels can be scaled without changing the model's function.
  *
- * A set is a vector of channels between a producer and its consumers: the weights of a norm and all linear layers behind
- * it, or the rows of up_proj and the columns of down_proj, or those of v_proj and o_proj. Dividing the producer's channel
- * by s and multiplying the consumers' columns by s has no effect. A family is a row of a table; for others nothing is
- * known about the consumers, so they are refused. */
+ * A set is a vector of channels between a producer and its consumers: the weights of a norm and all linear layers
+ * behind it, or the rows of up_proj and the columns of down_proj, or those of v_proj and o_proj. Dividing the
+ * producer's channel by s and multiplying the consumers' columns by s has no effect. A family is a row of a table; for
+ * others nothing is known about the consumers, so they are refused. */
 #pragma once
 
 #include "formats/checkpoint/checkpoint.h"
@@ -16,7 +16,8 @@ typedef struct tsr_fold_set {
         *consumers; /* layers [.., C] whose columns are multiplied; one that sees all tokens is the first */
     size_t n;
     size_t channels;
-    /* With grouped-query attention, `heads` heads of o_proj read one head of v_proj, of `head_dim` channels. 1 otherwise. */
+    /* With grouped-query attention, `heads` heads of o_proj read one head of v_proj, of `head_dim` channels. 1
+     * otherwise. */
     size_t heads, head_dim;
 } tsr_fold_set;
 

@@ -31,8 +31,8 @@ typedef struct planning {
 
 /* ---- scales of inputs ---- */
 
-/* An expert, with the beginning of its name that all experts of its layer have. Matrices whose products are joined, such
- * as gate and up, have the same input. */
+/* An expert, with the beginning of its name that all experts of its layer have. Matrices whose products are joined,
+ * such as gate and up, have the same input. */
 typedef struct measured {
     const char *name;
     size_t size; /* bytes of that beginning */

@@ -1,4 +1,5 @@
-/* Declares the plan that quantizes a checkpoint to SGLang's w4afp8: routed experts in int4, other layers in block FP8. */
+/* Declares the plan that quantizes a checkpoint to SGLang's w4afp8: routed experts in int4, other layers in block
+ * FP8. */
 #pragma once
 
 #include "convert/configs/kv_scales.h"
@@ -24,8 +25,8 @@ typedef struct tsr_w4afp8_options {
 /* Returns true for a weight of codes that the format has in this form. */
 bool tsr_w4afp8_has(const tsr_weight *weight);
 
-/* Makes the plan for *source. `source` and `options` must outlive it. An expert whose measured inputs are all 0 gets the
- * largest scale of its layer, because SGLang uses the largest for all experts. TSR_E_UNSUPPORTED: the checkpoint is
+/* Makes the plan for *source. `source` and `options` must outlive it. An expert whose measured inputs are all 0 gets
+ * the largest scale of its layer, because SGLang uses the largest for all experts. TSR_E_UNSUPPORTED: the checkpoint is
  * quantized already, or has no separate routed experts. TSR_E_SHAPE: groups do not divide a row. TSR_E_MISMATCH: the
  * calibration lacks a layer, or has an int8 scale instead of a range. On failure *plan is empty. */
 tsr_status tsr_w4afp8_plan(tsr_plan *plan, const tsr_checkpoint *const *source, const tsr_w4afp8_options *options,

@@ -17,7 +17,8 @@ typedef struct tsr_tp_cut {
     uint64_t data_dim, scale_dim; /* the dimension that is cut; unused if there is no cut */
 } tsr_tp_cut;
 
-/* Rejects a stack of experts that is stored as [experts, in, out] (TSR_E_UNSUPPORTED): rules are for [experts, out, in]. */
+/* Rejects a stack of experts that is stored as [experts, in, out] (TSR_E_UNSUPPORTED): rules are for [experts, out,
+ * in]. */
 tsr_status tsr_refuse_turned_stack(const tsr_checkpoint *c, const tsr_tensor *t, tsr_err *err);
 
 /* Returns the rule for a tensor. A bias without a rule is divided with its weight if that is divided along the outputs;

@@ -12,8 +12,8 @@ typedef struct tsr_aws_settings {
     const char *region, *endpoint;
 } tsr_aws_settings;
 
-/* Reads the environment (AWS_ACCESS_KEY_ID, AWS_REGION, AWS_ENDPOINT_URL_S3 and others), then the profile AWS_PROFILE of
- * ~/.aws/credentials and ~/.aws/config. TSR_E_FORMAT: a key without a secret, or no such profile. */
+/* Reads the environment (AWS_ACCESS_KEY_ID, AWS_REGION, AWS_ENDPOINT_URL_S3 and others), then the profile AWS_PROFILE
+ * of ~/.aws/credentials and ~/.aws/config. TSR_E_FORMAT: a key without a secret, or no such profile. */
 tsr_status tsr_aws_settings_read(tsr_aws_settings *settings, tsr_arena *arena, tsr_err *err);
 
 /* Write the paths of the files of profiles to `path`. Return path; NULL: no HOME. */

@@ -10,8 +10,8 @@
 /* Returns HF_ENDPOINT without a final '/', or https://huggingface.co; NULL: no memory. */
 const char *tsr_hub_endpoint(tsr_arena *arena);
 
-/* Sets *token to HF_TOKEN, or to the token that `hf auth login` has stored; NULL: there is none. TSR_E_FORMAT: it is not
- * a token. The message does not contain it. */
+/* Sets *token to HF_TOKEN, or to the token that `hf auth login` has stored; NULL: there is none. TSR_E_FORMAT: it is
+ * not a token. The message does not contain it. */
 tsr_status tsr_hub_token(const char **token, tsr_arena *arena, tsr_err *err);
 
 /* Returns true if a path is the name of a model on the Hub, "org/name", and there is no local folder "org". */

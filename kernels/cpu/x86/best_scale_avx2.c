@@ -22,8 +22,8 @@ static inline float f_sum(vf x)
     return _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)));
 }
 
-/* For each mask, the numbers of its bits, of 3 bits each, the first one lowest. PEXT would compute them, but takes hundreds of
- * cycles on Zen 1 and Zen 2. */
+/* For each mask, the numbers of its bits, of 3 bits each, the first one lowest. PEXT would compute them, but takes
+ * hundreds of cycles on Zen 1 and Zen 2. */
 #define BELOW(mask, i) __builtin_popcount((mask) & ((1 << (i)) - 1))
 #define KEPT(mask, i)  ((mask) >> (i)&1 ? (uint32_t)(i) << 3 * BELOW(mask, i) : 0)
 #define KEPT_8(mask)                                                                                                 \

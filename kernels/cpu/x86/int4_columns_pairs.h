@@ -1,5 +1,5 @@
-/* Transposes pairs of values inside the 16-byte lanes of registers. The including file defines `vec`, OP(name), which makes the
- * names of intrinsics, and PAIRS, the number of registers. */
+/* Transposes pairs of values inside the 16-byte lanes of registers. The including file defines `vec`, OP(name), which
+ * makes the names of intrinsics, and PAIRS, the number of registers. */
 
 /* Transposes the 4 x 4 pairs in each lane of a[i], ..., a[i + 3]: row j of lane h becomes lane h of a[i + j]. */
 ALWAYS_INLINE void transpose_pairs(vec a[PAIRS])

@@ -1,5 +1,5 @@
-/* Scales of NVFP4 and E2M1 codes of quotients, for both forms of mx_codes. They define `vec`, `vf`, OP(name), which makes the
- * names of intrinsics, and to_bf16(x) before, and count_above() after. */
+/* Scales of NVFP4 and E2M1 codes of quotients, for both forms of mx_codes. They define `vec`, `vf`, OP(name), which
+ * makes the names of intrinsics, and to_bf16(x) before, and count_above() after. */
 
 /* Adds 1 to the codes of sizes above `tie`, or from it on unless `beyond`. */
 ALWAYS_INLINE vec count_above(vec code, vf size, float tie, bool beyond);

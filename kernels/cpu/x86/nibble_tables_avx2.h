@@ -1,4 +1,5 @@
-/* Looks up 16-bit values of 4-bit codes with AVX2: a table of 16 values is one of their low and one of their high bytes. */
+/* Looks up 16-bit values of 4-bit codes with AVX2: a table of 16 values is one of their low and one of their high
+ * bytes. */
 #pragma once
 
 #include "kernels/cpu/always_inline.h"

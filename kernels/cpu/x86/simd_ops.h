@@ -1,6 +1,6 @@
-/* Operations that AVX2 and AVX-512 have under the same names. Only simd_avx2.h and simd_avx512.h include it. They define
- * OP(name) and BITS(name), which make the names of intrinsics, FLOATS(x), the bits of x as FP32, and the types vec and
- * vf. */
+/* Operations that AVX2 and AVX-512 have under the same names. Only simd_avx2.h and simd_avx512.h include it. They
+ * define OP(name) and BITS(name), which make the names of intrinsics, FLOATS(x), the bits of x as FP32, and the types
+ * vec and vf. */
 #define v_zero()            BITS(setzero)()
 #define v_words(w)          OP(set1_epi16)((short)(w))
 #define v_bytes(b)          OP(set1_epi8)((char)(b))

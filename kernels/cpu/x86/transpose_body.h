@@ -1,7 +1,8 @@
 /* Transposes 8 rows of nibbles, for AVX2 and AVX-512. The including file defines `vec`, its register type. */
 enum { TILE = 8 };
 
-/* Exchanges the upper half of each 2 * shift bits of *a with the lower half of those of *b; `low` has the lower ones set. */
+/* Exchanges the upper half of each 2 * shift bits of *a with the lower half of those of *b; `low` has the lower ones
+ * set. */
 ALWAYS_INLINE void exchange(vec *a, vec *b, unsigned shift, uint32_t low);
 
 /* Halves, quarters and eighths of words change places with those of the row 4, 2 and 1 further down. */

@@ -28,8 +28,8 @@ void tsr_draw_blocks(tsr_text *text, const tsr_style *style, const tsr_overview 
 /* Returns the rows that differ, worst first by this figure; from malloc. NULL: out of memory. */
 uint32_t *tsr_rank_differences(const tsr_result *result, tsr_figure metric, size_t *n);
 
-/* Draws the first `most` of `n` rows that differ, in this order, then the tensors of another shape and those of one side
- * only, at most `most` each, and the figures of all that differ. */
+/* Draws the first `most` of `n` rows that differ, in this order, then the tensors of another shape and those of one
+ * side only, at most `most` each, and the figures of all that differ. */
 void tsr_draw_differences(tsr_text *text, const tsr_style *style, const tsr_result *result, const uint32_t *order,
                           size_t n, size_t most);
 

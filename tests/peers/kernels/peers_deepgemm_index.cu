@@ -40,8 +40,8 @@ cudaError_t run(void *q, void *k, float *k_scale, float *weights, int *begin, in
 
 } // namespace
 
-/* Scores keys begin[i] to end[i] of each query i. Whole blocks of 256 keys and of 128 / heads queries are written, so that
- * logits has rows of ld_logits >= keys + 256 floats, and as many rows as those blocks. Returns CUDA's error. */
+/* Scores keys begin[i] to end[i] of each query i. Whole blocks of 256 keys and of 128 / heads queries are written, so
+ * that logits has rows of ld_logits >= keys + 256 floats, and as many rows as those blocks. Returns CUDA's error. */
 extern "C" int deepgemm_index(void *q, void *k, float *k_scale, float *weights, int *begin, int *end, float *logits,
                               int queries, int keys, int heads, int ld_logits, void *stream)
 {

@@ -1,6 +1,6 @@
-/* Entries to FlashMLA's kernels on Hopper, for sweep_attention.py and sweep_sparse.py (docs/peers.md): dense BF16 decoding and
- * sparse FP8 decoding, each planned once, and sparse BF16 prefill. Compiled against FlashMLA's own headers, of which nothing is
- * in this repository. */
+/* Entries to FlashMLA's kernels on Hopper, for sweep_attention.py and sweep_sparse.py (docs/peers.md): dense BF16
+ * decoding and sparse FP8 decoding, each planned once, and sparse BF16 prefill. Compiled against FlashMLA's own
+ * headers, of which nothing is in this repository. */
 #include <algorithm>
 #include <cmath>
 
@@ -76,8 +76,9 @@ extern "C" void flashmla_decode(const decode *d, cudaStream_t stream)
     combine(d->batch, d->s_q, d->heads, parts, d->out, d->lse, d->lse_parts, d->out_parts, d->plan, d->splits, stream);
 }
 
-/* One problem of sparse attention, all contiguous, with indices [batch][s_q][top_k]. For decoding kv is an FP8 cache, and the
- * last four pointers are as above. For prefill, batch is 1 and kv is BF16; `largest` [s_q][heads] is a result. */
+/* One problem of sparse attention, all contiguous, with indices [batch][s_q][top_k]. For decoding kv is an FP8 cache,
+ * and the last four pointers are as above. For prefill, batch is 1 and kv is BF16; `largest` [s_q][heads] is a
+ * result. */
 struct sparse {
     void *q, *kv, *out;
     int *indices;

@@ -1,5 +1,6 @@
-/* Reads files of other people with the readers of formats/, for differential.py: on stdin stand a byte for the kind, a length of
- * 8 bytes and so many bytes, over and over; each is answered with a line, "ok" and what was read, or "no" and the message.
+/* Reads files of other people with the readers of formats/, for differential.py: on stdin stand a byte for the kind, a
+ * length of 8 bytes and so many bytes, over and over; each is answered with a line, "ok" and what was read, or "no" and
+ * the message.
  *
  *     j  JSON: strings in hexadecimal, numbers as they stand
  *     s  safetensors: name, dtype, shape, offsets of each tensor

@@ -1,7 +1,7 @@
-/* Preloaded into the tool, this simulates an exploited fault: when the program ends, it tries calls that the tool never makes,
- * and writes a line for each try to the descriptor ESCAPE_FD: the call, and 0 or the error's number. The files that
- * it may harm are ESCAPE_SOURCE (a file of the checkpoint), ESCAPE_OTHER (a file that the command does not name) and ESCAPE_LINKED (a
- * file of the checkpoint by its name in the output; may be missing). */
+/* Preloaded into the tool, this simulates an exploited fault: when the program ends, it tries calls that the tool never
+ * makes, and writes a line for each try to the descriptor ESCAPE_FD: the call, and 0 or the error's number. The files
+ * that it may harm are ESCAPE_SOURCE (a file of the checkpoint), ESCAPE_OTHER (a file that the command does not name)
+ * and ESCAPE_LINKED (a file of the checkpoint by its name in the output; may be missing). */
 #include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>

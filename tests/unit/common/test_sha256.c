@@ -1,4 +1,5 @@
-/* Tests SHA-256 with the vectors of FIPS 180-4, and both forms against each other for all lengths of the last blocks. */
+/* Tests SHA-256 with the vectors of FIPS 180-4, and both forms against each other for all lengths of the last
+ * blocks. */
 #include "common/sha256.h"
 
 #include <criterion/criterion.h>

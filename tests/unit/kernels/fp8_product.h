@@ -3,7 +3,8 @@
 
 #include "kernels/cpu/fp8_gemm.h"
 
-/* Returns a product of A [m, k] and W [n, k] without operands: blocks of 128 x 128, and scales of A stored [k / 128, m]. */
+/* Returns a product of A [m, k] and W [n, k] without operands: blocks of 128 x 128, and scales of A stored [k / 128,
+ * m]. */
 static inline tsr_fp8_gemm_args fp8_product(size_t m, size_t n, size_t k)
 {
     return (tsr_fp8_gemm_args){.m = m, .n = n, .k = k, .ld_scale_a = m, .ldd = n, .block_n = 128, .block_k = 128};

@@ -1,7 +1,8 @@
-/* Computes compressed attention (DeepSeek-V4): of a window of tokens, and of entries that stand for several tokens each.
+/* Computes compressed attention (DeepSeek-V4): of a window of tokens, and of entries that stand for several tokens
+ * each.
  *
- * All heads share one key, which is its value, too. RoPE turns the last elements of queries and keys, and turns those of the output
- * back. The output projection has two steps, the first of which is divided into groups of heads. */
+ * All heads share one key, which is its value, too. RoPE turns the last elements of queries and keys, and turns those
+ * of the output back. The output projection has two steps, the first of which is divided into groups of heads. */
 #include "verify/forward/forward_parts.h"
 
 #include <stdio.h>

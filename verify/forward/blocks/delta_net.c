@@ -1,7 +1,8 @@
 /* Computes a gated delta net: convolution, delta rule, gated norm. */
 #include "verify/forward/blocks/mixer.h"
 
-/* A layer. Columns of each token in activations: q and k [k_heads][dim], v and z [heads][v_dim], beta and decay [heads]. */
+/* A layer. Columns of each token in activations: q and k [k_heads][dim], v and z [heads][v_dim], beta and decay
+ * [heads]. */
 typedef struct delta_net {
     tsr_mixer mixer;
     size_t heads, k_heads, dim, v_dim, taps;

@@ -1,4 +1,5 @@
-/* Computes experts whose weights are stacks: one tensor for the gates and ups of all experts, and one for their downs. */
+/* Computes experts whose weights are stacks: one tensor for the gates and ups of all experts, and one for their
+ * downs. */
 #include "verify/forward/forward_parts.h"
 
 #include <math.h>
@@ -32,8 +33,8 @@ bool tsr_forward_has_stacks(const tsr_forward *f, size_t layer)
     return find(f, &w, layer, 0, NULL) == TSR_OK && w != NULL;
 }
 
-/* Transposes one matrix of a plain stack of [inputs][outputs]. *dense is from malloc. It is NULL for codes and for other
- * stacks, whose rows are outputs. */
+/* Transposes one matrix of a plain stack of [inputs][outputs]. *dense is from malloc. It is NULL for codes and for
+ * other stacks, whose rows are outputs. */
 static tsr_status turned(const stack *s, size_t e, double **dense, tsr_err *err)
 {
     const size_t rows = s->rows, cols = s->cols;

@@ -1,8 +1,9 @@
-/* Computes hyper-connections (DeepSeek-V4): the streams of a state are joined before each half of a layer, and mixed behind it.
+/* Computes hyper-connections (DeepSeek-V4): the streams of a state are joined before each half of a layer, and mixed
+ * behind it.
  *
- * Manifold-constrained hyper-connections (Xie et al. 2026): of the normalized streams, a product gives for each token a weight of
- * each stream (pre), of the output in each stream (post), and a matrix between streams (mix), which Sinkhorn and Knopp's
- * iterations make nearly doubly stochastic. */
+ * Manifold-constrained hyper-connections (Xie et al. 2026): of the normalized streams, a product gives for each token a
+ * weight of each stream (pre), of the output in each stream (post), and a matrix between streams (mix), which Sinkhorn
+ * and Knopp's iterations make nearly doubly stochastic. */
 #include "verify/forward/forward_parts.h"
 
 #include "common/parallel/parallel_for.h"

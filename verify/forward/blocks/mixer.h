@@ -40,8 +40,8 @@ tsr_status tsr_mixer_elements(const tsr_mixer *mixer, const char *part, size_t n
  * `args`. Computes out [n][heads][v_dim], rounded as served. */
 tsr_status tsr_mixer_recur(const tsr_mixer *mixer, tsr_op_recur args, tsr_held *out, tsr_err *err);
 
-/* Applies the norm MODULE.NAME to x [rows][groups][width], each group by itself. Its gain is [groups][width], and does not
- * begin at 1 in any family. */
+/* Applies the norm MODULE.NAME to x [rows][groups][width], each group by itself. Its gain is [groups][width], and does
+ * not begin at 1 in any family. */
 tsr_status tsr_mixer_norm(const tsr_mixer *mixer, const char *name, const tsr_held *x, size_t groups, size_t width,
                           tsr_err *err);
 

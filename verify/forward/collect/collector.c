@@ -25,7 +25,8 @@ static size_t parent_length(const char *module)
     return dot == NULL ? 0 : (size_t)(dot - module);
 }
 
-/* Returns 1 + the index of a recent module below the same parent that has the same input, such as q_proj for k_proj; or 0. */
+/* Returns 1 + the index of a recent module below the same parent that has the same input, such as q_proj for k_proj; or
+ * 0. */
 static size_t find_twin(const tsr_collector *c, const char *module)
 {
     enum { RECENT = 4 };

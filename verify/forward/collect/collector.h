@@ -1,7 +1,8 @@
 /* Collects statistics of the inputs of linear layers while a model runs, and of keys and values in the cache.
  *
  * For each input channel: the mean of x^2 over the tokens; for each layer: the smallest and the largest x, and the
- * number of tokens. Sums are in double, in the order of the tokens, so results do not depend on the number of threads. */
+ * number of tokens. Sums are in double, in the order of the tokens, so results do not depend on the number of
+ * threads. */
 #pragma once
 
 #include "common/arena.h"
@@ -44,8 +45,8 @@ typedef struct tsr_collected_rows {
 /* Begins a layer of the model. Modules of one layer are not those of another. */
 void tsr_collector_begin_layer(tsr_collector *collector);
 
-/* Adds rows to a module's statistics, and to the products if they are collected. A module is added when it is first seen.
- * TSR_E_VALUE: an input is NaN or infinite. TSR_E_NOMEM. */
+/* Adds rows to a module's statistics, and to the products if they are collected. A module is added when it is first
+ * seen. TSR_E_VALUE: an input is NaN or infinite. TSR_E_NOMEM. */
 tsr_status tsr_collect(tsr_collector *collector, const tsr_collected_rows *rows, tsr_err *err);
 
 /* Adds n values to the range of a module that has no channels: keys or values. TSR_E_VALUE, TSR_E_NOMEM. */
@@ -72,8 +73,8 @@ tsr_status tsr_collector_write(const tsr_collector *collector, const char *path,
 /* Appends the collector and the table of finished products to *to, for a run that continues after a layer. */
 void tsr_collector_store(const tsr_collector *collector, tsr_text *to);
 
-/* Fills a new collector, and its products, from what tsr_collector_store wrote. Returns false if the data are damaged or
- * memory is exhausted. */
+/* Fills a new collector, and its products, from what tsr_collector_store wrote. Returns false if the data are damaged
+ * or memory is exhausted. */
 bool tsr_collector_take_up(tsr_collector *collector, const char *data, size_t size);
 
 void tsr_collector_free(tsr_collector *collector);

@@ -371,8 +371,8 @@ static tsr_status find_gpu(size_t number, tsr_cuda_device *device, tsr_err *err)
     return tsr_cuda_current_device(device, err);
 }
 
-/* Divides the GPU's memory: half of it for activations of a layer, a quarter for bands of weights. The sizes follow from
- * the card alone, so that results do not depend on what else runs there. */
+/* Divides the GPU's memory: half of it for activations of a layer, a quarter for bands of weights. The sizes follow
+ * from the card alone, so that results do not depend on what else runs there. */
 static tsr_status divide_memory(tsr_ops *ops, size_t *n_bands, tsr_err *err)
 {
     enum { FEWEST = 2, MOST = 1024 };

@@ -1,5 +1,5 @@
-/* Computes attention of a forward pass on a GPU: in BF16 by one kernel if it can, which keeps scores in registers, and otherwise by two
- * products of cuBLAS around a softmax, for some queries at a time. */
+/* Computes attention of a forward pass on a GPU: in BF16 by one kernel if it can, which keeps scores in registers, and
+ * otherwise by two products of cuBLAS around a softmax, for some queries at a time. */
 #include "verify/forward/cuda/forward_cuda_parts.h"
 
 #include "common/checked.h"
@@ -12,8 +12,8 @@ enum { SCORES = 1 << 25 /* most scores in memory */ };
 
 /* ---- products around a softmax ---- */
 
-/* Operands for all tokens, and buffers for some queries. Heads that share keys are a group; its queries are the rows of one
- * product, as [tokens][share]. */
+/* Operands for all tokens, and buffers for some queries. Heads that share keys are a group; its queries are the rows of
+ * one product, as [tokens][share]. */
 typedef struct attention {
     const tsr_ops *ops;
     const tsr_gpu_ops *g;

@@ -16,8 +16,8 @@ static double number(const tsr_forward *f, const char *key, double otherwise)
     return tsr_config_model_number(f->side->checkpoint, key, otherwise);
 }
 
-/* Reads both kinds of RoPE, nested as transformers writes them or flat as in the release. Layers with a compressor have one of
- * a base of their own, whose cosines have no factor in the release. */
+/* Reads both kinds of RoPE, nested as transformers writes them or flat as in the release. Layers with a compressor have
+ * one of a base of their own, whose cosines have no factor in the release. */
 static tsr_status read_ropes(tsr_forward *f, size_t turned, tsr_err *err)
 {
     static const char kMain[] = "main", kCompress[] = "compress";

@@ -5,8 +5,8 @@
 #include "common/status.h"
 #include "verify/forward/tokens/tokens.h"
 
-/* The positions that each query sees, on the host, or the entries of a compressed cache. Bit j of row [group][token] is that of
- * position or entry j in the token's sequence. Zero-initialised: attention is not limited. */
+/* The positions that each query sees, on the host, or the entries of a compressed cache. Bit j of row [group][token] is
+ * that of position or entry j in the token's sequence. Zero-initialised: attention is not limited. */
 typedef struct tsr_token_choice {
     uint64_t *bits; /* [groups][count][words], from malloc */
     size_t groups, count, words;
@@ -31,7 +31,8 @@ tsr_status tsr_token_choice_repeat(const tsr_token_choice *choice, size_t times,
 /* Copies all rows of `part` to the rows of `whole` from token `first` on. */
 void tsr_token_choice_place(tsr_token_choice *whole, size_t first, const tsr_token_choice *part);
 
-/* Counts what x chooses for `tokens`, and those of them that y chooses, too, in rows from y_first on. Queries that see all positions up to their own are not counted. */
+/* Counts what x chooses for `tokens`, and those of them that y chooses, too, in rows from y_first on. Queries that see
+ * all positions up to their own are not counted. */
 void tsr_token_choice_compare(const tsr_token_choice *x, const tsr_token_choice *y, size_t y_first,
                               const tsr_tokens *tokens, uint64_t *chosen, uint64_t *alike);
 

@@ -1,5 +1,5 @@
-/* Verifies sparse latent attention: the scores of a layer's indexer in FP8, the tokens that they choose, and attention to
- * these tokens.
+/* Verifies sparse latent attention: the scores of a layer's indexer in FP8, the tokens that they choose, and attention
+ * to these tokens.
  *
  * Twice: for the queries of the subject's batch, and for prefill, with the last TSR_SPARSE_PREFILL tokens of each
  * sequence as queries. See docs/verify-mla-sparse.md. */

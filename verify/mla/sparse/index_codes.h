@@ -6,8 +6,9 @@
  * Sources: DeepSeek-V3.2's inference/model.py and kernel.py; vLLM's deepseek_v2.py; SGLang's nsa_indexer.py.
  *
  * Expected error of a kernel (verify/mla/mla_kernels.h has the model), with S, T the sum of a head's products and of
- * their squares, w a weight and t = w relu(S): the products of heads with S > 0 give w^2 v, v = (T width / 2 + S^2 width
- * / 3) u^2 / 3; the sum over heads (T' (heads / 2 + 1) + S'^2 (heads / 3 + 1)) u^2 / 3 of the t, and the scale S'^2 u^2 /
+ * their squares, w a weight and t = w relu(S): the products of heads with S > 0 give w^2 v, v = (T width / 2 + S^2
+ * width / 3) u^2 / 3; the sum over heads (T' (heads / 2 + 1) + S'^2 (heads / 3 + 1)) u^2 / 3 of the t, and the scale
+ * S'^2 u^2 /
  * 3. On a tensor core v is 33 / 3 q^2 for each step of 32 products, with q 2^-13 of the power of two of the largest
  * magnitude (kernels/cpu/fp8_gemm.h), and the bound 33 * 2^-13 of that magnitude. */
 #pragma once

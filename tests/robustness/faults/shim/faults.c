@@ -75,7 +75,8 @@ void faults_tell(const char *format, ...)
         syscall(SYS_write, told, line, n);
 }
 
-/* Returns true if the plan may strike this call. What takes memory or the time is no call that any work has an order of. */
+/* Returns true if the plan may strike this call. What takes memory or the time is no call that any work has an order
+ * of. */
 static bool is_meant(faults_kind kind, const char *path)
 {
     return (plan.kind == (int)kind || (plan.kind == ANY && kind != FAULT_malloc && kind != FAULT_clock)) &&

@@ -1,7 +1,7 @@
 /* Replaces liburing with a ring that runs requests at submission and completes them in reverse order.
  *
- * Requests fail, or are cut short, at the same place in each run, also if the kernel has no io_uring. The inline functions of
- * liburing.h read the same memory as with the kernel's ring. */
+ * Requests fail, or are cut short, at the same place in each run, also if the kernel has no io_uring. The inline
+ * functions of liburing.h read the same memory as with the kernel's ring. */
 #undef _FORTIFY_SOURCE
 #include "faults.h"
 

@@ -61,7 +61,8 @@ Test(checkpoint, a_directory_is_all_its_shards_in_order)
     tsr_checkpoint_close(NULL);
 }
 
-/* Side files exclude the configuration, the index and the report, which a conversion writes itself, and hidden folders. */
+/* Side files exclude the configuration, the index and the report, which a conversion writes itself, and hidden
+ * folders. */
 Test(checkpoint, side_files_are_what_a_conversion_copies)
 {
     tsr_checkpoint *const c = open_sound(fixture_folder);

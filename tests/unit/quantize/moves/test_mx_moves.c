@@ -1,4 +1,5 @@
-/* Tests moves between formats without rounding: equal values before and after, and codes that the target cannot hold. */
+/* Tests moves between formats without rounding: equal values before and after, and codes that the target cannot
+ * hold. */
 #include "common/checked.h"
 #include "common/float_bits.h"
 #include "quantize/moves/int4_moves.h"

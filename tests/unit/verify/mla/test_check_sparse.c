@@ -1,5 +1,5 @@
-/* verify mla --sparse: a sound device passes, and every fault that is planted in an index kernel or in sparse attention is
- * found where it is, and named if it is a known mistake. */
+/* verify mla --sparse: a sound device passes, and every fault that is planted in an index kernel or in sparse attention
+ * is found where it is, and named if it is a known mistake. */
 #include "common/float_bits.h"
 #include "tests/unit/verify/mla/mla_layer.h"
 #include "verify/mla/sparse/sparse_lists.h"

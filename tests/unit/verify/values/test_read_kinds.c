@@ -194,7 +194,8 @@ Test(kinds, mxfp8)
     expect_pieces(&f);
 }
 
-/* The scale of a group is e4m3 over or times the global one, rounded to FP32; a global one for each matrix or for all. */
+/* The scale of a group is e4m3 over or times the global one, rounded to FP32; a global one for each matrix or for
+ * all. */
 static void expect_nvfp4(bool divides, size_t globals)
 {
     static unsigned char bytes[MATRICES * ROWS * GROUPS];
