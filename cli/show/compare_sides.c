@@ -36,6 +36,7 @@ tsr_status tsr_compare_job_open(tsr_compare_job *job, const tsr_command_context 
         if (job->weights[i].warning != NULL)
             tsr_command_warn(c, job->weights[i].warning);
     }
+    TSR_TRY(tsr_weights_refuse_block(job->weights, 2, c->common.block, err));
     return tsr_check_tensor_globs(job->tensors.items, job->tensors.count, name_of, job->weights,
                                   job->weights[0].count + job->weights[1].count, err);
 }

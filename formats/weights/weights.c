@@ -125,6 +125,22 @@ static tsr_status pair_all(tsr_pairing *p)
     return judge(p, NULL, status);
 }
 
+static bool has_blocks(const tsr_weights *weights)
+{
+    size_t i = 0;
+    while (i < weights->count && (weights->items[i].kind == NULL || weights->items[i].kind->grid != TSR_GRID_BLOCKS))
+        i++;
+    return i < weights->count;
+}
+
+tsr_status tsr_weights_refuse_block(const tsr_weights *weights, size_t n, tsr_block block, tsr_err *err)
+{
+    bool used = block.rows == 0;
+    for (size_t i = 0; i < n; i++)
+        used = used || has_blocks(&weights[i]);
+    return used ? TSR_OK : tsr_fail(err, TSR_E_USAGE, "--source-block has no effect: no weight is FP8 in blocks");
+}
+
 tsr_status tsr_weights_pair(tsr_weights *weights, const tsr_checkpoint *checkpoint, tsr_block block, tsr_err *err)
 {
     const char *const target = tsr_layout_target(checkpoint);
@@ -134,7 +150,11 @@ tsr_status tsr_weights_pair(tsr_weights *weights, const tsr_checkpoint *checkpoi
                         "%s: its weights are in the layout of a kernel, described by " TSR_LAYOUT_NAME
                         "; convert them back with 'tessera convert %s -o DST --from %s'",
                         checkpoint->path, checkpoint->path, target);
-    return tsr_weights_survey(weights, checkpoint, block, NULL, NULL, err);
+    TSR_TRY(tsr_weights_survey(weights, checkpoint, block, NULL, NULL, err));
+    const tsr_status status = tsr_weights_refuse_block(weights, 1, block, err);
+    if (status != TSR_OK)
+        tsr_weights_free(weights);
+    return status;
 }
 
 tsr_status tsr_weights_refuse_parts(const tsr_weights *weights, const tsr_checkpoint *checkpoint, const char *doing,

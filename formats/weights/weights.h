@@ -102,8 +102,13 @@ typedef struct tsr_weights {
  * config.json unless it is 0 x 0. The block size is never guessed from shapes. A grid may be larger than its weight
  * needs, up to the next multiple of 8 blocks (padded for tensor parallelism), if the surplus is 0, 1 or NaN.
  * TSR_E_FORMAT: a weight without scale or with two, a scale without weight, a grid that does not fit.
- * TSR_E_UNSUPPORTED: a quantization that Tessera does not read. TSR_E_USAGE: a block size is needed. */
+ * TSR_E_UNSUPPORTED: a quantization that Tessera does not read. TSR_E_USAGE: a block size is needed, or
+ * `block` has no effect. */
 tsr_status tsr_weights_pair(tsr_weights *weights, const tsr_checkpoint *checkpoint, tsr_block block, tsr_err *err);
+
+/* Rejects a given block size (TSR_E_USAGE) if no weight of these `n` checkpoints is FP8 in blocks: it would have no
+ * effect. Accepts 0 x 0. */
+tsr_status tsr_weights_refuse_block(const tsr_weights *weights, size_t n, tsr_block block, tsr_err *err);
 
 /* Pairs with the block size of config.json. If it has none and one is needed, uses `otherwise`, unless that is 0 x
  * 0. */

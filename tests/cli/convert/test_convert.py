@@ -369,11 +369,19 @@ def test_the_block_size_is_never_guessed(tmp_path, refuse):
     refuse(src, 2, "--source-block")
 
 
+@pytest.mark.parametrize("scheme", ["int8-channel", "mxfp4-weight-only"])
+@pytest.mark.parametrize("to", ["bf16", "fp8-block", "int4-weight-only"])
+def test_a_block_size_needs_fp8_in_blocks(checkpoint, quantize, refuse, scheme, to):
+    src = quantize(checkpoint("llama"), "--scheme", scheme)
+    refuse(src, 2, "--source-block has no effect", "FP8 in blocks", options=("--to", to, "--source-block", "128x128"))
+
+
 def test_what_is_not_fp8(tmp_path, refuse):
     tensors = {"model.safetensors": {"m.weight": np.ones((4, 4), BF16)}}
     refuse(make(tmp_path / "a", tensors), 3, "quant_method is 'fp8'", "no tensor is quantized")
     refuse(make(tmp_path / "b", tensors, quantization=None), 3, "nothing to dequantize")
     refuse(tmp_path / "b", 3, "nothing to convert", options=("--to", "bf16", "--experts", "stack"))
+    refuse(tmp_path / "b", 2, "--source-block has no effect", options=("--to", "bf16", "--source-block", "128x128"))
     refuse(make(tmp_path / "c", tensors, quantization={"quant_method": "gptq"}), 3, "gptq")
 
 

@@ -326,6 +326,7 @@ def test_bad_input(tessera, sound, tmp_path):
     a = tmp_path / "a"
     lonely = write(tmp_path / "lonely", {W: codes}, FP8_CONFIG)
     wrong = write(tmp_path / "wrong", {W: codes, W + "_scale_inv": scales.T.copy()}, FP8_CONFIG)
+    plain = write(tmp_path / "plain", {W: np.float32([[0, 1]])})
     for args, code, words in [
         ([a, lonely], 3, (W, "without a scale")),
         ([wrong, a], 3, (W, "need a grid of 5 x 3")),
@@ -336,6 +337,7 @@ def test_bad_input(tessera, sound, tmp_path):
         ([a, a, "--tolerance", "-1"], 2, ("--tolerance",)),
         ([a, a, "--metric", "taste"], 2, ("--metric",)),
         ([a, a, "--source-block", "128"], 2, ("--source-block",)),
+        ([plain, plain, "--source-block", "128x128"], 2, ("--source-block has no effect",)),
         ([a, a, "--threads", "0"], 2, ("--threads",)),
         ([a, a, "--tensors", "nothing*"], 2, ("--tensors 'nothing*' matches no tensor",)),
         ([a, a, "--memory", "1KiB"], 4, ("--memory", "needs")),
