@@ -80,7 +80,8 @@ static void list_paths(const tsr_command_context *c, tsr_io_paths *paths)
 static tsr_status open_sides(tsr_command_context *c, tsr_err *err)
 {
     tsr_verify_weights *const v = c->job;
-    return tsr_compare_job_open(&v->compared, c, err);
+    TSR_TRY(tsr_compare_job_open(&v->compared, c, err));
+    return tsr_weight_limits_refuse(&v->limits, &v->compared.weights[1], err);
 }
 
 static tsr_status run(tsr_command_context *c, tsr_terminal *terminal, tsr_err *err)

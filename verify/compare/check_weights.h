@@ -28,6 +28,7 @@ typedef struct tsr_weight_limits {
     double max_block_error;  /* relative, for a 128x128 block of an e4m3 tensor whose own blocks lie inside */
     double max_cast_error;   /* relative, for a 128x128 block of a tensor without scales in another dtype */
     uint64_t max_misrounded; /* codes of a tensor that are not the nearest */
+    bool asks_block_error;   /* max_block_error was given, so a block that it applies to must exist */
 } tsr_weight_limits;
 
 /* Returns the default limits:
@@ -59,6 +60,9 @@ typedef struct tsr_findings {
 
 /* Returns a check's name: "names", ... Static storage. */
 const char *tsr_check_name(tsr_check check);
+
+/* Rejects a given max_block_error (TSR_E_USAGE) if no weight of DST has blocks that it applies to. */
+tsr_status tsr_weight_limits_refuse(const tsr_weight_limits *limits, const tsr_weights *dst, tsr_err *err);
 
 /* Runs the checks. `c` has src as a and dst as b, whole or for some tensors. Findings are results; TSR_E_IO and similar
  * are errors. */

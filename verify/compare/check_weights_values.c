@@ -54,6 +54,19 @@ static bool tiles_are_blocks(const tsr_weight *w)
     return w->coding == TSR_CODED_E4M3 && TSR_TILE % w->block.rows == 0 && TSR_TILE % w->block.cols == 0;
 }
 
+tsr_status tsr_weight_limits_refuse(const tsr_weight_limits *limits, const tsr_weights *dst, tsr_err *err)
+{
+    bool applies = !limits->asks_block_error;
+    for (size_t i = 0; i < dst->count && !applies; i++) {
+        const tsr_weight *const w = &dst->items[i];
+        applies = w->scale != NULL && w->coding == TSR_CODED_E4M3 && (w->part != NULL || tiles_are_blocks(w));
+    }
+    return applies ? TSR_OK
+                   : tsr_fail(err, TSR_E_USAGE,
+                              "--max-block-error has no effect: no tensor of DST is FP8 with scales for blocks inside "
+                              "128x128");
+}
+
 /* Returns true for NVFP4, MXFP4, MXFP6 and MXFP8: a scale per few values of a row, by a known rule. */
 static bool has_ruled_groups(const tsr_weight *w)
 {

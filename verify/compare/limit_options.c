@@ -32,6 +32,7 @@ tsr_status tsr_weight_limits_parse(tsr_weight_limits *limits, const tsr_weight_l
         limits->min_sqnr_int4 = limits->min_sqnr_fp4 = limits->min_sqnr;
         limits->max_int_cost = 0;
     }
+    limits->asks_block_error = texts->max_block_error != NULL;
     TSR_TRY(tsr_parse_number("--max-block-error", texts->max_block_error, &limits->max_block_error, err));
     return tsr_parse_number("--max-cast-error", texts->max_cast_error, &limits->max_cast_error, err);
 }
