@@ -7,13 +7,14 @@
 #include "convert/plans/weights_plan.h"
 #include "formats/json/json.h"
 #include "formats/json/json_edit.h"
+#include "formats/names/expert_stacks.h"
 #include "formats/weights/kv_names.h"
 
 /* ---- the plan ---- */
 
 static tsr_status plan_tensors(tsr_plan *plan, const tsr_weights *weights, const tsr_cast_options *o, tsr_err *err)
 {
-    bool any = weights->n_scaled > 0;
+    bool any = !o->stack;
     for (size_t i = 0; i < weights->count; i++) {
         const tsr_weight *const w = &weights->items[i];
         bool stacked = false;
@@ -25,7 +26,7 @@ static tsr_status plan_tensors(tsr_plan *plan, const tsr_weights *weights, const
         }
         if (o->stack)
             TSR_TRY(tsr_stack_experts(plan, weights, w, o->dtype, &stacked, err));
-        any = any || stacked;
+        any = any || stacked || (weights->n_scaled > 0 && tsr_stack_find(w->values->name) != NULL);
         if (stacked)
             continue;
         if (w->scale == NULL) {
@@ -45,9 +46,9 @@ static tsr_status plan_tensors(tsr_plan *plan, const tsr_weights *weights, const
             TSR_TRY(tsr_plan_add_note(plan, companions[k], "consume", "belongs to a weight that is dequantized", err));
     }
     return any ? TSR_OK
-               : tsr_fail(err, TSR_E_UNSUPPORTED,
-                          "%s: no tensor is quantized, and no expert is a separate tensor: nothing to convert",
-                          plan->sources[0]->path);
+               : tsr_fail(err, TSR_E_UNSUPPORTED, "%s: --experts stack has no effect: no expert is a separate tensor%s",
+                          plan->sources[0]->path,
+                          weights->n_scaled == 0 ? ", and no tensor is quantized: nothing to convert" : "");
 }
 
 /* Writes config.json without quantization_config, and with the new dtype if the source states one ("torch_dtype" or

@@ -385,6 +385,14 @@ def test_what_is_not_fp8(tmp_path, refuse):
     refuse(make(tmp_path / "c", tensors, quantization={"quant_method": "gptq"}), 3, "gptq")
 
 
+def test_stacks_need_experts(checkpoint, quantize, convert, refuse):
+    """A model without experts is refused. Experts that are stacks already stay so."""
+    options = ("--to", "bf16", "--experts", "stack")
+    refuse(quantize(checkpoint("llama")), 3, "--experts stack has no effect", "no expert is a separate tensor", options=options)
+    fused = quantize(checkpoint("fused-experts"), "--experts", "stack")
+    assert load(convert(fused, *options)).keys() == load(checkpoint("fused-experts")).keys()
+
+
 def test_against_another_model(tmp_path, refuse):
     src = make(tmp_path / "a", {"model.safetensors": {"m.weight": CODES, "m.weight_scale_inv": SCALES}})
     other = make(tmp_path / "b", {"model.safetensors": {"m.weight": np.ones((4, 4), BF16)}}, quantization=None)

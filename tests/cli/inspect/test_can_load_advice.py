@@ -30,12 +30,12 @@ def test_advised_commands_exist(tessera, quantize, checkpoint, tmp_path):
     bf16, commands = checkpoint("llama"), advised()
     assert {"tessera convert --to bf16", "tessera convert --to nvfp4-weight-only --dialect modelopt"} < set(commands)
     assert len(commands) > 15, commands
-    sources = {"quantize": bf16, "convert": quantize(bf16), "deepseek-mp": quantize(checkpoint("deepseek-v3"))}
+    sources = {"quantize": bf16, "convert": quantize(bf16), "deepseek-mp": quantize(checkpoint("deepseek-v3")), "stack": quantize(checkpoint("fused-experts"))}
     for command in commands:
         _, verb, *options = [STANDS_FOR.get(word, word) for word in shlex.split(command)]
         if "--exclude" in options:  # a glob of tensors that the models of its rule have
             options[options.index("--exclude") + 1] = STANDS_FOR["GLOB"]
-        src = sources["deepseek-mp" if "deepseek-mp" in options else verb]
+        src = sources[next((word for word in ("deepseek-mp", "stack") if word in options), verb)]
         harness.succeed(tessera, [verb, src, "-o", tmp_path / "dst", *options, "--dry-run"])
 
 
