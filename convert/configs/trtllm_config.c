@@ -136,6 +136,7 @@ tsr_status tsr_trtllm_config(tsr_text *t, const tsr_checkpoint *source, const ch
     const struct family *const family = find_family(model_type);
     const tsr_model model = tsr_model_read(source);
     tsr_json_text value;
+    TSR_TRY(tsr_config_check_rope(source, err));
     tsr_json_begin_object(t, false);
     tsr_json_key(t, "architecture");
     if (tsr_config_find(source, "architectures", &value) && value.size > 2 && value.data[0] == '[') {

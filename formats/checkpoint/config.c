@@ -1,6 +1,7 @@
 /* Looks up values in the index of config.json and decodes them. */
 #include "formats/checkpoint/config.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -50,4 +51,23 @@ double tsr_config_model_number(const tsr_checkpoint *c, const char *path, double
     text[value.size] = '\0';
     const double x = strtod(text, &end);
     return end == text ? otherwise : x;
+}
+
+tsr_status tsr_config_check_rope(const tsr_checkpoint *c, tsr_err *err)
+{
+    static const char *const kPaths[] = {"rope_theta", "rope_parameters.rope_theta", "rope_scaling.rope_theta"};
+    const char *first = NULL;
+    double theta = 0;
+    for (size_t i = 0; i < sizeof kPaths / sizeof *kPaths; i++) {
+        const double other = tsr_config_model_number(c, kPaths[i], NAN);
+        if (isnan(other))
+            continue;
+        if (first != NULL && other != theta)
+            return tsr_fail(err, TSR_E_FORMAT,
+                            "%s/" TSR_CONFIG_NAME ": %s is %.17g, but %s is %.17g: remove the one that is wrong",
+                            c->path, first, theta, kPaths[i], other);
+        first = first == NULL ? kPaths[i] : first;
+        theta = other;
+    }
+    return TSR_OK;
 }

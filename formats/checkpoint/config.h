@@ -29,3 +29,7 @@ bool tsr_config_find_u64(const tsr_checkpoint *checkpoint, const char *key, uint
 
 /* Returns the number that tsr_config_find_model finds, or `otherwise`. */
 double tsr_config_model_number(const tsr_checkpoint *checkpoint, const char *path, double otherwise);
+
+/* Rejects a config.json that states rope_theta more than once with different values (TSR_E_FORMAT): at the top level, in
+ * rope_parameters or in rope_scaling. Versions of transformers do not agree which one counts. */
+tsr_status tsr_config_check_rope(const tsr_checkpoint *checkpoint, tsr_err *err);

@@ -124,6 +124,7 @@ static tsr_status read_rope(settings s, const char *type, tsr_rope *rope, tsr_ar
         void (*apply)(const settings *, tsr_rope *);
     } kTypes[] = {{"default", leave}, {"linear", linear},      {"llama3", llama3},
                   {"yarn", yarn},     {"deepseek_yarn", yarn}, {"proportional", proportional}};
+    TSR_TRY(tsr_config_check_rope(s.checkpoint, err));
     s.factor = number(&s, "factor", 1);
     s.trained = number(&s, "original_max_position_embeddings", 4096);
     s.whole = !is_false(s.checkpoint, "rope_scaling.truncate") && !is_false(s.checkpoint, "rope_parameters.truncate");

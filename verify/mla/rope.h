@@ -18,7 +18,7 @@ typedef struct tsr_rope {
 double tsr_rope_base(const tsr_checkpoint *checkpoint, double otherwise);
 
 /* Reads RoPE for heads of which `dim` elements, an even number, are rotated. `base` is that of a config.json without
- * rope_theta. TSR_E_UNSUPPORTED: unknown type. */
+ * rope_theta. TSR_E_UNSUPPORTED: unknown type. TSR_E_FORMAT: two different rope_theta. */
 tsr_status tsr_rope_read(tsr_rope *rope, const tsr_checkpoint *checkpoint, size_t dim, double base, tsr_arena *arena,
                          tsr_err *err);
 

@@ -213,6 +213,12 @@ def test_rotary_settings_of_either_spelling(tmp_path, convert, said, base, scali
     assert (config["rotary_base"], config["rotary_scaling"]) == (base, scaling)
 
 
+def test_two_rotary_bases_are_named(tmp_path, refuse):
+    src, _ = llama(tmp_path / "src")
+    (src / "config.json").write_text(json.dumps(CONFIG | {"rope_parameters": {"rope_theta": 1e6}}))
+    refuse(src, 3, "rope_theta is 500000", "rope_parameters.rope_theta is 1000000", options=("--to", "trtllm", "--arch", "sm80"))
+
+
 def test_nothing_but_blobs(tmp_path, convert):
     """A checkpoint whose tensors all have a layout leaves no safetensors file. The inverse conversion does not need one."""
     w = random_weight((128, 128), 1).astype(BF16)

@@ -254,6 +254,8 @@ MIMO = {"model_type": "mimo_v2_flash", "v_head_dim": 12, "partial_rotary_factor"
     (["a", "a"], {"hidden_act": "gelu"}, 3, "gelu"),
     (["a", "a"], {"sliding_window": 32}, 3, "sliding_window"),
     (["a", "a"], {"rope_scaling": {"type": "dynamic", "factor": 2}}, 3, "dynamic"),
+    (["a", "a"], {"rope_theta": 10000, "rope_parameters": {"rope_theta": 5e5}}, 3, "rope_theta is 10000, but rope_parameters.rope_theta is 500000"),
+    (["a", "a"], {"rope_parameters": {"rope_theta": 500}, "rope_scaling": {"rope_theta": 1e6}}, 3, "rope_scaling.rope_theta is 1000000"),
     (["a", "a"], {"num_hidden_layers": 4}, 3, "model.layers.3.input_layernorm.weight"),
     (["a", "a"], {"head_dim": 32}, 3, "q_proj.weight"),
     (["a", "a"], {"scoring_func": "sqrtsoftplus"}, 3, "sqrtsoftplus"),
