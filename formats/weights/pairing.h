@@ -78,6 +78,10 @@ tsr_status tsr_check_e4m3(const tsr_pairing *p, tsr_weight *x);
 tsr_status tsr_check_integers(const tsr_pairing *p, tsr_weight *x);
 tsr_status tsr_check_gptq(const tsr_pairing *p, tsr_weight *x);
 
+/* Reads the coding of the weights from a layer's configuration of Quark; .bits 0: they are not quantized. `where` names
+ * the configuration. TSR_E_UNSUPPORTED: a dtype that Tessera does not read, or several of them. */
+tsr_status tsr_quark_coding(const tsr_pairing *p, tsr_json_text config, const char *where, tsr_stated_coding *coding);
+
 /* Returns the element of 6 bits that Quark's configuration states for a module; TSR_PLAIN: none, or it is not certain
  * which. Patterns are copied to `arena`. */
 tsr_coding tsr_quark_element(tsr_json_text quark, const char *module, tsr_arena *arena);

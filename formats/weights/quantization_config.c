@@ -157,33 +157,29 @@ static tsr_status read_fp8(tsr_pairing *p, tsr_json_text q, const char *where)
     return TSR_OK;
 }
 
-static void read_quark_weight(tsr_pairing *p, tsr_json_text config)
+static tsr_status read_quark_weight(tsr_pairing *p, tsr_json_text config, const char *where)
 {
-    static const struct {
-        const char *dtype;
-        uint64_t bits, group; /* group: if the configuration has none */
-        tsr_coding element;
-    } kDtypes[] = {{"\"fp4\"", 4, 32, TSR_PLAIN},
-                   {"\"fp6_e2m3\"", 6, 0, TSR_CODED_E2M3},
-                   {"\"fp6_e3m2\"", 6, 0, TSR_CODED_E3M2},
-                   {"\"fp8_e4m3\"", 8, 0, TSR_PLAIN}};
-    for (size_t i = 0; i < sizeof kDtypes / sizeof *kDtypes; i++) {
-        const uint64_t group = find_u64(config, "weight.group_size", kDtypes[i].group);
-        if (tsr_json_says(config, "weight.dtype", kDtypes[i].dtype))
-            state(p, (tsr_stated_coding){
-                         .bits = kDtypes[i].bits, .element = kDtypes[i].element, .block = {group > 0, group}});
-    }
+    tsr_stated_coding coding;
+    TSR_TRY(tsr_quark_coding(p, config, where, &coding));
+    if (coding.bits > 0)
+        state(p, coding);
+    return TSR_OK;
 }
 
 static tsr_status read_quark(tsr_pairing *p, tsr_json_text q, const char *where)
 {
-    tsr_json_text value;
-    (void)where;
+    static const char *const kLayers[] = {"layer_quant_config", "layer_type_quant_config"};
+    tsr_json_text value, members, name;
     p->quark = q;
     if (tsr_json_get(q, "global_quant_config", &value))
-        read_quark_weight(p, value);
-    for_each(p, q, "layer_quant_config", read_quark_weight);
-    for_each(p, q, "layer_type_quant_config", read_quark_weight);
+        TSR_TRY(read_quark_weight(p, value, where));
+    for (size_t i = 0; i < sizeof kLayers / sizeof *kLayers; i++) {
+        if (!tsr_json_get(q, kLayers[i], &members))
+            continue;
+        tsr_json_reader r = tsr_json_members(members);
+        while (tsr_json_member(&r, &name, &value))
+            TSR_TRY(read_quark_weight(p, value, where));
+    }
     return TSR_OK;
 }
 

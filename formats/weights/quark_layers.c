@@ -1,16 +1,54 @@
-/* Finds the element of a layer in a configuration of Quark that states both elements of 6 bits. */
+/* Reads the dtypes of layers in a configuration of Quark, and finds the element of a layer if it states both. */
 #include "common/glob.h"
 #include "formats/json/json.h"
 #include "formats/weights/pairing.h"
 
 #include <string.h>
 
+typedef struct quark_dtype {
+    const char *word;
+    tsr_stated_coding coding; /* block: that of a configuration without group_size */
+} quark_dtype;
+
+/* Returns the dtype of the weights in a layer's configuration; NULL: none, or one that Tessera does not read. */
+static const quark_dtype *dtype_of(tsr_json_text config)
+{
+    static const quark_dtype kDtypes[] = {{"\"fp4\"", {.bits = 4, .block = {1, 32}}},
+                                          {"\"fp6_e2m3\"", {.bits = 6, .element = TSR_CODED_E2M3}},
+                                          {"\"fp6_e3m2\"", {.bits = 6, .element = TSR_CODED_E3M2}},
+                                          {"\"fp8_e4m3\"", {.bits = 8}},
+                                          {"\"int8\"", {.integer = true, .bits = 8}}};
+    for (size_t i = 0; i < sizeof kDtypes / sizeof *kDtypes; i++) {
+        if (tsr_json_says(config, "weight.dtype", kDtypes[i].word))
+            return &kDtypes[i];
+    }
+    return NULL;
+}
+
+tsr_status tsr_quark_coding(const tsr_pairing *p, tsr_json_text config, const char *where, tsr_stated_coding *coding)
+{
+    tsr_json_text value;
+    uint64_t group;
+    const quark_dtype *const dtype = dtype_of(config);
+    *coding = (tsr_stated_coding){.bits = 0};
+    if (dtype == NULL) {
+        const bool stated = tsr_json_get(config, "weight.dtype", &value) || tsr_json_get(config, "weight", &value);
+        return !stated || tsr_json_is(value, "null")
+                   ? TSR_OK
+                   : tsr_fail(p->err, TSR_E_UNSUPPORTED, "%s: unsupported weight.dtype of Quark: %.*s", where,
+                              (int)(value.size < 64 ? value.size : 64), value.data);
+    }
+    *coding = dtype->coding;
+    if (tsr_json_get(config, "weight.group_size", &value) && tsr_json_u64_of(value, &group))
+        coding->block = (tsr_block){group > 0, group};
+    return TSR_OK;
+}
+
 /* Returns the element of 6 bits in a layer's configuration; TSR_PLAIN: none. */
 static tsr_coding element_of(tsr_json_text config)
 {
-    return tsr_json_says(config, "weight.dtype", "\"fp6_e2m3\"")   ? TSR_CODED_E2M3
-           : tsr_json_says(config, "weight.dtype", "\"fp6_e3m2\"") ? TSR_CODED_E3M2
-                                                                   : TSR_PLAIN;
+    const quark_dtype *const dtype = dtype_of(config);
+    return dtype == NULL ? TSR_PLAIN : dtype->coding.element;
 }
 
 /* Returns true if any type of layer has an element other than this one. The files do not have the type of a layer. */

@@ -2,7 +2,7 @@
 
 import json
 
-from checkpoints import DEEPSEEK, make, random_weight
+from checkpoints import DEEPSEEK, load, make, random_weight
 import format_samples as f
 import harness
 import ml_dtypes
@@ -212,6 +212,14 @@ def test_both_elements_of_six_bits(layers, up, down, tmp_path, tessera):
     harness.succeed(tessera, ["verify", dst, "--against", src])
 
 
+def test_int8_of_quark(tmp_path, tessera):
+    codes, scale = np.arange(-64, 64, dtype=np.int8).reshape(4, 32), np.float32([1, 2, 0.5, 4])
+    src = make(tmp_path / "src", {"model.safetensors": {X + ".weight": codes, X + ".weight_scale": scale}}, quantization=f.quark("int8") | {
+        "global_quant_config": {"weight": {"dtype": "int8", "qscheme": "per_channel", "group_size": None}}})
+    harness.succeed(tessera, ["convert", src, "-o", tmp_path / "dst", "--to", "bf16", "--dtype", "f32"])
+    assert np.array_equal(load(tmp_path / "dst")[X + ".weight"], codes * scale[:, None])
+
+
 def test_w4afp8_of_sglang(tmp_path, tessera):
     """int4 experts occur with block FP8 with F32 scales, which the method implies."""
     modules = [f.int4_sglang(EXPERT), f.fp8_block(L + "self_attn.o_proj", cols=384, suffix=".weight_scale_inv", dtype="F32")]
@@ -316,7 +324,7 @@ def raw(dtype, *shape, fill=0x38, width=1):
 
 
 MX, NV, NV2, M8 = (KINDS[n][1] for n in ("mxfp4-ct", "nvfp4-ct", "nvfp4-modelopt", "mxfp8-ct"))
-SIX, SIX_QUARK = (KINDS[n][1] for n in ("mxfp6-ct", "mxfp6-e3m2-quark"))
+SIX, SIX_QUARK, QUARK_FOUR = (KINDS[n][1] for n in ("mxfp6-ct", "mxfp6-e3m2-quark", "mxfp4-modelopt"))
 INT4_SGLANG = KINDS["int4-sglang"][1]
 OSS, AWQ, GPTQ = (KINDS[n][1] for n in ("mxfp4-gptoss", "awq", "gptq"))
 
@@ -378,6 +386,11 @@ CONTRADICTIONS = {
     "MXFP4 by config": (NV, MX.config, ["weight_packed", "NVFP4", "1x32"]),
     "NVFP4 by ModelOpt's name": (M8, f.MODELOPT, [X + ".weight", "MXFP8"]),
     "MXFP6 without a configuration": (SIX, None, ["weight_packed", "MXFP6", "element"]),
+    "MXFP4 of Quark with a dtype of another packing": (QUARK_FOUR, f.quark("int4"), ['weight.dtype of Quark: "int4"']),
+    "MXFP4 of Quark with a layer of such a dtype": (QUARK_FOUR, by_layer("fp4", ("*.attn.*", "uint4")), ['weight.dtype of Quark: "uint4"']),
+    "MXFP4 of Quark with two dtypes for a weight": (QUARK_FOUR, {"quant_method": "quark", "global_quant_config": {"weight": [{"dtype": "fp4"}]}},
+                                                    ["weight.dtype of Quark: [{"]),
+    "MXFP4 of Quark by int8": (QUARK_FOUR, f.quark("int8"), [X + ".weight", "MXFP4"]),
     "MXFP6 of no dtype": (SIX_QUARK, f.QUARK, [X + ".weight", "MXFP6", "fp6_e2m3 or fp6_e3m2"]),
     "MXFP6 of two elements, by patterns that disagree": (SIX_QUARK, by_layer("fp6_e2m3", ("*.mlp.*", "fp6_e3m2"), ("*down_proj", "fp6_e2m3")),
                                                          [X + ".weight", "both fp6_e2m3 and fp6_e3m2", "layer_quant_config"]),
