@@ -271,6 +271,7 @@ static tsr_status add_pair(const pairing *p, const tsr_tensor *a)
     TSR_TRY(find_weight(p, &pair, &u.weight, &key));
     TSR_TRY(refuse_tied_head(p, &pair, u.weight));
     u.b = pair.b;
+    u.key = key;
     u.rank = tsr_lora_rank(&p->lora->config, key);
     u.scale = (float)(tsr_lora_scale(&p->lora->config, key) * p->lora->factor);
     if (!isfinite(u.scale))
@@ -326,6 +327,58 @@ static tsr_status pair_all(const pairing *p)
     return order(p);
 }
 
+/* Returns true if the base has a module that this entry names, or a parameter of that name. */
+static bool is_in_base(const pairing *p, const char *entry, bool parameter)
+{
+    static const char kWeight[] = ".weight";
+    bool found = false;
+    for (size_t i = 0; i < p->weights->count && !found; i++) {
+        const char *const name = values_of(&p->weights->items[i])->name;
+        const size_t n = strlen(name) - (!parameter && tsr_ends_with(name, kWeight) ? sizeof kWeight - 1 : 0);
+        found = tsr_lora_is_named(name, n, entry);
+    }
+    return found;
+}
+
+static bool has_rule_for(const pairing *p, const tsr_lora_rule *rule)
+{
+    size_t i = 0;
+    while (i < p->lora->count && !tsr_pattern_match(&rule->pattern, p->lora->updates[i].key, NULL))
+        i++;
+    return i < p->lora->count;
+}
+
+static void list_names(const pairing *p, const char *option, const tsr_lora_names *names, bool parameter, tsr_text *t)
+{
+    for (size_t i = 0; names->pattern == NULL && i < names->count; i++) {
+        if (!is_in_base(p, names->items[i], parameter))
+            tsr_text_printf(t, "%s%s '%s'", t->size == 0 ? "" : ", ", option, names->items[i]);
+    }
+}
+
+static void list_rules(const pairing *p, const char *option, const tsr_lora_rules *rules, tsr_text *t)
+{
+    for (size_t i = 0; i < rules->count; i++) {
+        if (!has_rule_for(p, &rules->items[i]))
+            tsr_text_printf(t, "%s%s '%s'", t->size == 0 ? "" : ", ", option, rules->items[i].key);
+    }
+}
+
+/* Lists the names of the configuration that match nothing. */
+static tsr_status list_unmatched(const pairing *p)
+{
+    tsr_lora *const l = p->lora;
+    tsr_text t = {0};
+    list_names(p, "target_modules", &l->config.targets, false, &t);
+    list_names(p, "target_parameters", &l->config.parameters, true, &t);
+    list_rules(p, "rank_pattern", &l->config.ranks, &t);
+    list_rules(p, "alpha_pattern", &l->config.alphas, &t);
+    l->unmatched = t.size == 0 ? NULL : tsr_arena_dup(&l->arena, t.data, t.size);
+    const bool failed = t.failed || (t.size > 0 && l->unmatched == NULL);
+    tsr_text_free(&t);
+    return failed ? tsr_out_of_memory(p->err, path_of(p)) : TSR_OK;
+}
+
 static tsr_status read_config(const pairing *p)
 {
     const char *text;
@@ -348,6 +401,8 @@ tsr_status tsr_lora_read(tsr_lora *lora, const tsr_checkpoint *adapter, double f
     tsr_status status = read_config(&p);
     if (status == TSR_OK)
         status = pair_all(&p);
+    if (status == TSR_OK)
+        status = list_unmatched(&p);
     status = tsr_arena_status(&lora->arena, status, err);
     if (status != TSR_OK)
         tsr_lora_free(lora);

@@ -18,6 +18,7 @@
 typedef struct tsr_lora_update {
     const tsr_tensor *a, *b; /* tensors of the adapter: BF16, F16 or F32 */
     const tsr_weight *weight;
+    const char *key;        /* the module or parameter in the configuration */
     uint64_t rank, experts; /* r, and E (1 for a matrix) */
     float scale;            /* with the factor of all updates */
     bool turned;            /* the weight is stored as [in, out] */
@@ -29,6 +30,7 @@ typedef struct tsr_lora {
     tsr_lora_config config;
     tsr_lora_update *updates; /* ordered by the address of `weight` */
     size_t count, capacity;
+    const char *unmatched; /* names of the configuration that match nothing, which PEFT ignores; NULL: none */
     tsr_arena arena;
 } tsr_lora;
 

@@ -370,10 +370,10 @@ void tsr_lora_config_free(tsr_lora_config *config)
 
 /* ---- matching ---- */
 
-static bool ends_in(const char *name, const char *part)
+bool tsr_lora_is_named(const char *name, size_t length, const char *entry)
 {
-    const size_t n = strlen(name), m = strlen(part);
-    return n >= m && strcmp(name + n - m, part) == 0 && (n == m || name[n - m - 1] == '.');
+    const size_t n = strlen(entry);
+    return length >= n && memcmp(name + length - n, entry, n) == 0 && (length == n || name[length - n - 1] == '.');
 }
 
 static bool has_name(const tsr_lora_names *names, const char *name)
@@ -383,7 +383,7 @@ static bool has_name(const tsr_lora_names *names, const char *name)
     if (names->pattern != NULL)
         return tsr_pattern_match(names->pattern, name, NULL);
     for (size_t i = 0; i < names->count; i++) {
-        if (ends_in(name, names->items[i]))
+        if (tsr_lora_is_named(name, strlen(name), names->items[i]))
             return true;
     }
     return false;

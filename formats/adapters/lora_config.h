@@ -56,6 +56,9 @@ typedef struct tsr_lora_config {
 tsr_status tsr_lora_config_read(tsr_lora_config *config, const char *path, const char *text, size_t size,
                                 tsr_arena *arena, tsr_err *err);
 
+/* Returns true if the first `length` characters of a name are `entry`, or end in a dot and `entry`. */
+bool tsr_lora_is_named(const char *name, size_t length, const char *entry);
+
 /* Returns true if PEFT adapts this module ("model.layers.0.self_attn.q_proj"). */
 bool tsr_lora_targets_module(const tsr_lora_config *config, const char *module);
 

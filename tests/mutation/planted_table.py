@@ -395,7 +395,7 @@ PLANTED = [
     ("formats/adapters/lora.c", "found[1 - pair->depth]", "found[pair->depth]", [I + "test_merge_experts.py"], "the nested tensors are those of the last parameter"),
     ("formats/adapters/lora_config.c", "(config->rslora ? sqrt(rank) : rank)", "rank", [I + "test_merge.py"], "use_rslora has no effect"),
     ("formats/adapters/lora_config.c", '"(.*\\\\.)?("', '"(.*)?("', [I + "test_merge.py"], "a pattern matches in the middle of a name"),
-    ("formats/adapters/lora_config.c", "(n == m || name[n - m - 1] == '.');", "true;", [I + "test_merge_refusals.py"], "a target matches in the middle of a name"),
+    ("formats/adapters/lora_config.c", "(length == n || name[length - n - 1] == '.');", "true;", [I + "test_merge_refusals.py"], "a target matches in the middle of a name"),
     ("cli/show/forward_baseline.c", "!(b->kl[1] <= b->kl[0])", "false", [I + "test_proof.py", I + "test_verify_forward.py"], "a baseline that is nearer to SRC passes"),
     ("convert/jobs/quantize_job.c", "plain->of.importance = NULL;", "", [I + "test_proof.py"], "the counterpart of a proof is weighted by importance"),
     ("convert/search/rules_plan.c", "if (p->o->plain)\n        return TSR_SCALES_AMAX;", "", [I + "test_proof.py"], "the counterpart of rules keeps their best scales"),

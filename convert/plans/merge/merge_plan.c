@@ -255,8 +255,12 @@ static tsr_status plan_tensors(const planning *p, const tsr_merge_options *o)
 {
     const tsr_checkpoint *const base = p->plan->sources[0];
     TSR_TRY(tsr_plan_warn_of(p->plan, p->weights, p->err));
-    for (size_t i = 0; i < p->n; i++)
+    for (size_t i = 0; i < p->n; i++) {
+        if (p->loras[i].unmatched != NULL)
+            TSR_TRY(tsr_plan_warn(p->plan, p->err, "%s: names that match nothing: %s", p->loras[i].config.path,
+                                  p->loras[i].unmatched));
         TSR_TRY(warn_of_side_files(p, p->plan->sources[1 + i]));
+    }
     for (size_t i = 0; i < p->weights->count; i++)
         TSR_TRY(plan_weight(p, &p->weights->items[i]));
     TSR_TRY(tsr_plan_model_files(p->plan, o->max_shard_bytes, NULL, p->err));

@@ -59,6 +59,18 @@ def test_values_and_report(tmp_path, merge, dtype, adapter_dtype):
     assert (dst / "config.json").read_bytes() == (src / "config.json").read_bytes()
 
 
+@pytest.mark.parametrize("config, names", [
+    ({"target_modules": ["q_proj", "self_attn.q_proj", "proj", "up"]}, ["target_modules 'proj'", "target_modules 'up'"]),
+    ({"target_parameters": ["up_proj.weight", "up_proj", "experts.down_proj"]}, ["target_parameters 'up_proj'", "target_parameters 'experts.down_proj'"]),
+    ({"rank_pattern": {"q_proj": 4, "up_proj": 8}, "alpha_pattern": {"self_attn.*": 8, "v_proj": 16}}, ["rank_pattern 'up_proj'", "alpha_pattern 'v_proj'"]),
+    ({"target_modules": ".*q_proj"}, []), ({"target_modules": "all-linear"}, [])])
+def test_names_that_match_nothing_are_named(tmp_path, tessera, config, names):
+    src, _ = base(tmp_path / "src")
+    lora = oracle.write(tmp_path / "lora", {Q: oracle.factors(48, 70)}, **{"target_modules": ["q_proj"], **config})
+    err = harness.expect(tessera, ["merge", src, lora, "-o", tmp_path / "dst", "--quiet"], 0)
+    assert ("adapter_config.json: names that match nothing: " + ", ".join(names) + "\n" in err) if names else err == ""
+
+
 @pytest.mark.parametrize("rank", [1, 3, 16, 33])
 @pytest.mark.parametrize("shape", [(1, 1), (7, 31), (33, 64), (300, 5000)])
 def test_shapes_and_ranks(tmp_path, merge, shape, rank):
