@@ -3,6 +3,7 @@
  * The input may have 32 question marks in place of a digest, and lacks the last line with the digest of the lines
  * before; both are filled in. Checks that an accepted manifest covers all bytes of each file and names no file
  * outside the output. */
+#include "formats/checkpoint/listing.h"
 #include "tests/robustness/fuzz/folder.h"
 #include "verify/manifest/manifest_sources.h"
 
