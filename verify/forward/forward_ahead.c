@@ -91,7 +91,7 @@ static int compare(const void *x, const void *y)
     return 0;
 }
 
-/* Lists the tensors of all layers that are on disk. */
+/* Lists the tensors of all layers that are on disk. Returns false if there is none, or no memory. */
 static bool list_parts(tsr_ahead *a, const tsr_forward *f)
 {
     char prefix[TSR_MAX_NAME];
@@ -105,7 +105,8 @@ static bool list_parts(tsr_ahead *a, const tsr_forward *f)
         if (*end == '.' && layer < f->layers && !add_tensor(a, t, layer))
             return false;
     }
-    qsort(a->parts, a->n, sizeof *a->parts, compare);
+    if (a->n > 0) /* qsort takes no NULL */
+        qsort(a->parts, a->n, sizeof *a->parts, compare);
     return a->n > 0;
 }
 
