@@ -6,6 +6,7 @@
 #include "verify/forward/forward_parts.h"
 
 #include "common/checked.h"
+#include "common/grow.h"
 #include "formats/names/coding.h"
 
 #include <pthread.h>
@@ -51,14 +52,8 @@ struct tsr_ahead {
 
 static bool add(tsr_ahead *a, const part *p)
 {
-    if (a->n == a->capacity) {
-        const size_t more = a->capacity == 0 ? 256 : 2 * a->capacity;
-        part *const larger = realloc(a->parts, more * sizeof *larger);
-        if (larger == NULL)
-            return false;
-        a->parts = larger;
-        a->capacity = more;
-    }
+    if (!tsr_grow(&a->parts, a->n, &a->capacity, sizeof *a->parts))
+        return false;
     a->parts[a->n++] = *p;
     return true;
 }
