@@ -45,13 +45,15 @@ static tsr_status refuse(const tsr_checkpoint *c, const tsr_tensor *t, const dem
 tsr_status tsr_refuse_turned_stack(const tsr_checkpoint *c, const tsr_tensor *t, tsr_err *err)
 {
     const tsr_stack *const stack = t->rank == 3 ? tsr_stack_find(t->name) : NULL;
+    if (stack == NULL)
+        return TSR_OK;
     tsr_arena scratch = {0};
     uint64_t hidden = 0;
     char shape[192];
     const tsr_stack_layout layout = tsr_stack_layout_of(tsr_config_model_string(c, "model_type", &scratch));
     tsr_arena_free(&scratch);
     (void)tsr_config_find_u64(c, "hidden_size", &hidden);
-    if (stack == NULL || (!layout.turned && !tsr_stack_contradicts(stack, &layout, t->shape[1], t->shape[2], hidden)))
+    if (!layout.turned && !tsr_stack_contradicts(stack, &layout, t->shape[1], t->shape[2], hidden))
         return TSR_OK;
     return tsr_fail(err, TSR_E_UNSUPPORTED,
                     "%s: '%s' %s is a stack of experts stored as [experts, in, out], which cannot be cut; 'tessera "
