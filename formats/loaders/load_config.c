@@ -131,6 +131,18 @@ static void check_model(const tsr_load_query *q)
 
 /* ---- the quantization ---- */
 
+/* Returns true if quantization_config states no quant_method and the loader needs it. For ModelOpt's object, vLLM sets
+ * it, and TensorRT-LLM reads hf_quant_config.json. */
+static bool lacks_method(const tsr_load_query *q)
+{
+    tsr_json_text value;
+    if (q->config.data == q->side.data || tsr_json_get(q->config, "quant_method", &value))
+        return false;
+    const bool modelopt = q->s->weights->method != NULL;
+    return !(modelopt && q->loader == TSR_LOADER_VLLM) &&
+           !(modelopt && q->loader == TSR_LOADER_TRTLLM && q->side.data != NULL);
+}
+
 static void check_method(const tsr_load_query *q)
 {
     const tsr_weights *const w = q->s->weights;
@@ -148,8 +160,9 @@ static void check_method(const tsr_load_query *q)
         tsr_query_note(q, true, NULL, "configuration", "remove quantization_config from config.json",
                        "config.json says quant_method '%s', but no weight is quantized",
                        w->method == NULL ? "" : w->method);
-    if (w->method == NULL)
-        tsr_query_note(q, true, NULL, "configuration", "add \"quant_method\": \"fp8\"",
+    if (lacks_method(q))
+        tsr_query_note(q, true, NULL, "configuration",
+                       w->method == NULL ? "add \"quant_method\": \"fp8\"" : "add \"quant_method\": \"modelopt\"",
                        "quantization_config has no quant_method");
     else if (tsr_query_method(q, "fp8") && !tsr_query_fp8(q))
         tsr_query_note(q, true, NULL, "configuration", "write \"fp8\" in lower case",

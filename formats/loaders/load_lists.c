@@ -54,15 +54,19 @@ static bool expert_of_sglang(const tsr_load_query *q, const char *name, char buf
 }
 
 /* Writes the name under which vLLM's class looks up routed experts, if it differs from that in the file: minimax_m2.py
- * calls block_sparse_moe "mlp"; nemotron_h.py renames "backbone", but not within expressions, which experts need. */
+ * calls block_sparse_moe "mlp"; nemotron_h.py renames "backbone", but not within the expressions of compressed-tensors,
+ * which experts need. */
 static bool expert_of_vllm(const tsr_load_query *q, const char *name, char buffer[TSR_MODULE_NAME])
 {
     static const struct {
         const char *family, *stored, *built;
-    } kNames[] = {{" minimax_m2 ", ".block_sparse_moe.", ".mlp."}, {" nemotron_h ", "backbone.", "model."}};
+        bool expressions; /* only names in expressions differ */
+    } kNames[] = {{" minimax_m2 ", ".block_sparse_moe.", ".mlp.", false},
+                  {" nemotron_h ", "backbone.", "model.", true}};
     for (size_t i = 0; i < sizeof kNames / sizeof *kNames && strstr(name, ".experts") != NULL; i++) {
         const char *const at = strstr(name, kNames[i].stored);
-        if (at == NULL || !tsr_query_family(q, kNames[i].family))
+        if (at == NULL || !tsr_query_family(q, kNames[i].family) ||
+            (kNames[i].expressions && !tsr_query_compressed_tensors(q)))
             continue;
         snprintf(buffer, TSR_MODULE_NAME, "%.*s%s%s", (int)(at - name), name, kNames[i].built,
                  at + strlen(kNames[i].stored));
@@ -189,6 +193,13 @@ static const char *other_way(const tsr_load_query *q, const tsr_linear *l)
             return kWays[i].how;
     }
     return NULL;
+}
+
+/* Returns true if the loader's class builds the layer unquantized, whatever the list says: the weights of an indexer's
+ * heads. (GLM-5 lists it by another name, DeepSeek-V3.2 has no list.) */
+static bool is_built_plain(const tsr_load_query *q, const tsr_linear *l)
+{
+    return q->loader != TSR_LOADER_TRANSFORMERS && tsr_ends_with(l->module, ".indexer.weights_proj");
 }
 
 /* Reports a layer for which the list and the stored tensors disagree. */
@@ -354,7 +365,7 @@ void tsr_rule_lists(const tsr_load_query *q)
         const tsr_linear *const l = &q->linears->items[i];
         if (!tsr_query_reads(q, l))
             continue;
-        if (ask && !tsr_deepseek_v4_asks(q, l))
+        if (ask && !tsr_deepseek_v4_asks(q, l) && (tsr_linear_is_quantized(l) || !is_built_plain(q, l)))
             check_listed(q, l);
         check_without_list(q, l);
         check_fused(q, l);

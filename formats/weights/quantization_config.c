@@ -335,12 +335,14 @@ static tsr_status read_modelopt(tsr_pairing *p, tsr_json_text q, const char *whe
     return TSR_OK;
 }
 
-/* Reads kv_cache_scheme of compressed-tensors, which ModelOpt writes too, and ModelOpt's kv_cache_quant_algo. */
+/* Reads kv_cache_scheme of compressed-tensors, which ModelOpt writes too (version 0.31 as a string), and ModelOpt's
+ * kv_cache_quant_algo. */
 static void read_kv_cache(tsr_pairing *p, tsr_json_text q)
 {
     tsr_json_text value;
     if (tsr_json_get(q, "kv_cache_scheme", &value) && !tsr_json_is(value, "null")) {
-        const bool fp8 = find_u64(value, "num_bits", 0) == 8 && tsr_json_says(value, "type", "\"float\"");
+        const bool fp8 = tsr_json_is(value, "\"FP8\"") ||
+                         (find_u64(value, "num_bits", 0) == 8 && tsr_json_says(value, "type", "\"float\""));
         p->w->kv_cache = fp8 ? TSR_KV_FP8 : TSR_KV_OTHER;
     }
     if (tsr_json_get(q, "kv_cache_quant_algo", &value) && !tsr_json_is(value, "null"))
@@ -414,6 +416,8 @@ static tsr_status read_method(tsr_pairing *p, tsr_json_text q, const char *path)
     tsr_json_text value;
     tsr_block block;
     w->method = tsr_json_find_string(q.data, q.size, "quant_method", &w->arena);
+    if (w->method == NULL && tsr_json_says(q, "producer.name", "\"modelopt\""))
+        w->method = "modelopt"; /* ModelOpt 0.31 writes no quant_method; vLLM sets it */
     size_t i = 0, n = sizeof kMethods / sizeof *kMethods;
     while (w->method != NULL && i < n && strcasecmp(w->method, kMethods[i].name) != 0)
         i++;

@@ -70,6 +70,9 @@ YES = {
                                             ENGINES),
     "an excluded fused layer, by its members": (lambda: remade("nvfp4-modelopt", experts=2), None, 1, ENGINES),
     "ModelOpt's side file alone": (lambda: remade("nvfp4-modelopt"), drop_key("quantization_config"), 1, ENGINES),
+    "ModelOpt's object without quant_method, as version 0.31 wrote it": (
+        lambda: remade("nvfp4-modelopt"), both(edit("producer", {"name": "modelopt"}), edit("kv_cache_scheme", "FP8"), edit("quant_method", None)),
+        1, {"vllm"}),
     "MIXED_PRECISION by joined names, too": (lambda: remade("nvfp4-modelopt"), by_layer("NVFP4", True), 1, ENGINES),
     "MIXED_PRECISION by members, where the class knows them": (
         lambda: of_family(remade("nvfp4-modelopt"), "qwen3_moe"), by_layer("NVFP4"), 1, ENGINES),

@@ -11,15 +11,15 @@ import textwrap
 ROOT = pathlib.Path(__file__).resolve().parents[3]
 sys.path[:0] = [str(ROOT / "tests" / name) for name in ("common", "oracles")]
 
-from checkpoints import BF16, make, random_weight
 import harness
 import pytest
 from released_models import RELEASES
+import small_families
 
 RECIPES = {path.stem: json.loads(path.read_text()) for path in sorted((ROOT / "recipes").glob("*.json"))}
 SMALL = {"deepseek-v4": "DeepSeek-V4-Flash", "kimi-k2.5": "Kimi-K2.6", "kimi-k3": "Kimi-K3", "gpt-oss": "gpt-oss",
          "qwen3.6-moe-fp8": "Qwen3.6-MoE-FP8"}
-LISTS = ("ignore", "modules_to_not_convert")
+LISTS = ("ignore", "modules_to_not_convert", "exclude_modules")
 
 
 def tensors(directory):
@@ -47,12 +47,14 @@ def is_listed(module, entries):
 
 
 def assert_published(made, published):
-    """Compares each member of the release's configuration, except lists."""
+    """Compares each member of the release's configuration, except those that list modules."""
     for key, value in published.items():
+        if key in (*LISTS, "quantized_layers", "observer", "fmt"):
+            continue
         if isinstance(value, dict):
             assert_published(made[key], value)
-        elif key not in (*LISTS, "observer", "fmt"):
-            assert made[key] == value, key
+        else:
+            assert made.get(key) == value, key
 
 
 # ---- releases ----
@@ -76,115 +78,73 @@ def test_the_tensors_and_configuration_of_a_release(name, tmp_path, tessera, con
         assert not left, left
 
 
-@pytest.mark.parametrize("name", ["deepseek-v3", "deepseek-v3.1"])
-def test_deepseek_v3(name, checkpoint, quantize):
-    made = quantize(checkpoint("deepseek-v3"), "--recipe", name)
-    assert_published(stated(made), RECIPES[name]["published"])
-    assert ("scale_fmt" in stated(made)) == (name == "deepseek-v3.1") and not listed(RECIPES[name]["published"])
+# The dtype of a weight's codes. None: it is not quantized.
+CODES = {None: "BF16", "fp8": "F8_E4M3", "FP8": "F8_E4M3", "MXFP8": "F8_E4M3", "NVFP4": "U8", "W4A16_NVFP4": "U8"}
+TABLES = ("embed_tokens", "embeddings")
+ALWAYS = ["*.gate", *(f"*{table}" for table in TABLES)]  # routers and tables are no linear layers, so that lists can lack them
+IMPLIED = ["lm_head", "*.eh_proj", "*.indexer.weights_proj"]  # what a release without a list keeps: its code says so
+LATENT = {"deepseek_v3", "deepseek_v32", "glm_moe_dsa", "kimi_k2", "kimi_k25"}  # no scales of a KV cache are made for these
 
 
-def minimax(path):
-    names = {f"model.layers.0.self_attn.{n}_proj.weight": (128, 128) for n in "qkvo"}
-    names |= {f"model.layers.0.block_sparse_moe.experts.{e}.{w}.weight": (128, 128) for e in range(2) for w in ("w1", "w2", "w3")}
-    kept = {"model.layers.0.block_sparse_moe.gate.weight": (2, 128), "model.embed_tokens.weight": (64, 128), "lm_head.weight": (64, 128),
-            "model.layers.0.block_sparse_moe.e_score_correction_bias": (2,), "model.layers.0.input_layernorm.weight": (128,)}
-    weights = {n: random_weight(shape, i).astype(BF16) for i, (n, shape) in enumerate({**names, **kept}.items())}
-    return make(path, {"model.safetensors": weights}, quantization=None, model_type="minimax_m2", hidden_size=128,
-                num_hidden_layers=1, num_attention_heads=1, num_key_value_heads=1), names, kept
+def published_algorithm(module, published):
+    """Returns how the release stores a matrix; None: not quantized."""
+    if "quantized_layers" in published:
+        return next((layer["quant_algo"] for name, layer in published["quantized_layers"].items() if f"{module}.".startswith(f"{name}.")), None)
+    kept = [entry.replace("indexers_proj", "indexer.weights_proj") for entry in listed(published) or IMPLIED]
+    whole = "|".join(re.escape(entry).replace(r"\*", ".*") for entry in kept + ALWAYS)
+    return None if re.fullmatch(rf"(.*\.)?({whole})(\..*)?", module) else published.get("quant_algo", published["quant_method"])
 
 
-def test_minimax_m2(tmp_path, quantize):
-    src, names, kept = minimax(tmp_path / "src")
-    made = quantize(src, "--recipe", "minimax-m2")
-    found = tensors(made)
-    assert all(found[n][0] == "F8_E4M3" for n in names) and all(found[n][0] == "BF16" for n in kept)
-    assert_published(stated(made), RECIPES["minimax-m2"]["published"])
-    assert all(is_listed(m, listed(RECIPES["minimax-m2"]["published"])) for m in listed(stated(made)))
+@pytest.mark.parametrize("name", sorted(RECIPES.keys() - SMALL.keys() - {"nemotron-3-ultra-nvfp4"}))
+def test_the_layers_of_a_release(name, tmp_path, inspect, quantize):
+    """Each matrix has the published format, and the output lists those that are not quantized."""
+    published, model_type = RECIPES[name]["published"], RECIPES[name]["model_types"][-1]
+    scales = ["--input-scale", "1"] if "modelopt" in RECIPES[name]["options"] else []
+    with_cache = scales and model_type not in LATENT and "rules" not in RECIPES[name]
+    made = quantize(small_families.write(tmp_path / "src", model_type), "--recipe", name, *scales, *(["--kv-scale", "1"] if with_cache else []))
+    found, config = tensors(made), stated(made)
+    for module in small_families.modules(model_type):
+        algorithm = published_algorithm(module, published)
+        assert found[f"{module}.weight"][0] == CODES[algorithm], module
+        assert module.endswith(TABLES) or published_algorithm(module, config) == algorithm, module
+    if scales:
+        config |= json.loads((made / "hf_quant_config.json").read_text())["quantization"]
+    assert_published(config, {k: v for k, v in published.items() if with_cache or not k.startswith("kv_cache")})
+    _, got = inspect(with_lists_of(published, made), "--can-load", "vllm", "--tp", "1")
+    assert not [f for f in got["load_findings"] if f["severity"] == "error" and f["rule"] in ("ignore list", "quantized_layers")], got
 
 
-def small_qwen(path, model_type):
-    """Makes Qwen3-MoE or Qwen3-Next with the layers that its release quantizes, and those that it keeps."""
-    moe, attention = "model.layers.{}.mlp.", "model.layers.{}.self_attn."
-    fp8 = {f"{moe.format(0)}experts.{e}.{n}_proj.weight": (128, 128) for e in range(2) for n in ("gate", "up", "down")}
-    kept = {moe.format(0) + "gate.weight": (2, 128), "model.layers.0.input_layernorm.weight": (128,), "lm_head.weight": (64, 128),
-            "model.embed_tokens.weight": (64, 128)}
-    if model_type == "qwen3_next":
-        linear = "model.layers.0.linear_attn."
-        fp8 |= {f"{moe.format(0)}shared_expert.{n}_proj.weight": (128, 128) for n in ("gate", "up", "down")}
-        fp8 |= {linear + "in_proj_qkvz.weight": (512, 128), linear + "out_proj.weight": (128, 128)}
-        kept |= {moe.format(0) + "shared_expert_gate.weight": (1, 128), linear + "in_proj_ba.weight": (2, 128),
-                 linear + "conv1d.weight": (384, 1, 4), linear + "A_log": (1,), linear + "dt_bias": (1,), linear + "norm.weight": (128,)}
-    at = attention.format(3 if model_type == "qwen3_next" else 0)
-    fp8 |= {f"{at}{n}_proj.weight": (128, 128) for n in "qkvo"}
-    kept |= {f"{at}{n}_norm.weight": (128,) for n in "qk"}
-    weights = {n: random_weight(shape, i).astype(BF16) for i, (n, shape) in enumerate({**fp8, **kept}.items())}
-    return make(path, {"model.safetensors": weights}, quantization=None, model_type=model_type, hidden_size=128,
-                num_hidden_layers=4, num_attention_heads=1, num_key_value_heads=1, num_experts=2), fp8, kept
-
-
-@pytest.mark.parametrize("name, model_type", [("qwen3-moe-fp8", "qwen3_moe"), ("qwen3-next-fp8", "qwen3_next")])
-def test_qwen(name, model_type, tmp_path, quantize):
-    src, fp8, kept = small_qwen(tmp_path / "src", model_type)
-    made = quantize(src, "--recipe", name)
-    found, published = tensors(made), RECIPES[name]["published"]
-    assert {n for n in found if found[n][0] == "F8_E4M3"} == set(fp8)
-    assert all(found[n][0] == "BF16" for n in kept)
-    assert_published(stated(made), published)
-    assert set(listed(stated(made))) <= set(listed(published))
-    matrices = {n.removesuffix(".weight") for n, shape in kept.items() if len(shape) == 2 and "embed" not in n}
-    assert matrices <= set(listed(stated(made)))
-
-
-def test_deepseek_v32(tmp_path, quantize):
-    """The projections of the indexer's queries and keys are FP8 with powers of two. The weights of its heads are not."""
-    x = "model.layers.0.self_attn."
-    fp8 = {x + "q_a_proj.weight": (128, 256), x + "q_b_proj.weight": (192, 128), x + "kv_a_proj_with_mqa.weight": (192, 256),
-           x + "kv_b_proj.weight": (256, 128), x + "o_proj.weight": (256, 128), x + "indexer.wq_b.weight": (256, 128),
-           x + "indexer.wk.weight": (128, 256)}
-    kept = {x + "indexer.weights_proj.weight": (2, 256), x + "indexer.k_norm.weight": (128,), x + "indexer.k_norm.bias": (128,),
-            "model.embed_tokens.weight": (64, 256), "lm_head.weight": (64, 256)}
-    weights = {n: random_weight(shape, i).astype(BF16) for i, (n, shape) in enumerate({**fp8, **kept}.items())}
-    src = make(tmp_path / "src", {"model.safetensors": weights}, quantization=None, model_type="deepseek_v32", hidden_size=256,
-               num_hidden_layers=1, num_attention_heads=1, num_key_value_heads=1, q_lora_rank=128, kv_lora_rank=128,
-               qk_nope_head_dim=128, qk_rope_head_dim=64, v_head_dim=128, index_n_heads=2, index_head_dim=128, index_topk=16)
-    made = quantize(src, "--recipe", "deepseek-v3.2")
-    found = tensors(made)
-    assert {n for n in found if found[n][0] == "F8_E4M3"} == set(fp8)
-    assert all(found[n][0] == "BF16" for n in kept)
-    assert_published(stated(made), RECIPES["deepseek-v3.2"]["published"])
-
-
-def nemotron(path):
-    b = "backbone.layers."
-    fp8 = {f"{b}0.mixer.in_proj.weight": (160, 128), f"{b}0.mixer.out_proj.weight": (128, 64),
-           f"{b}1.mixer.shared_experts.up_proj.weight": (64, 128), f"{b}1.mixer.shared_experts.down_proj.weight": (128, 64)}
-    fp4 = {f"{b}1.mixer.experts.{e}.{n}_proj.weight": shape for e in range(2) for n, shape in (("up", (64, 128)), ("down", (128, 64)))}
-    kept = {**{f"{b}2.mixer.{n}_proj.weight": (128, 128) for n in "qkvo"}, f"{b}1.mixer.gate.weight": (2, 128),
-            "backbone.embeddings.weight": (64, 128), "lm_head.weight": (64, 128), f"{b}0.mixer.conv1d.weight": (96, 1, 4)}
-    weights = {n: random_weight(shape, i).astype(BF16) for i, (n, shape) in enumerate({**fp8, **fp4, **kept}.items())}
-    return make(path, {"model.safetensors": weights}, quantization=None, model_type="nemotron_h", hidden_size=128,
-                num_hidden_layers=3, num_attention_heads=1, num_key_value_heads=1), fp8, fp4, kept
+def with_lists_of(published, made):
+    """Replaces the lists of modules by the published ones, which vLLM is known to read."""
+    (made / "hf_quant_config.json").unlink(missing_ok=True)
+    config = json.loads((made / "config.json").read_text())
+    for at in [config, config.get("text_config", {})]:
+        for key in at.get("quantization_config", {}).keys() & {*LISTS, "quantized_layers"}:
+            at["quantization_config"][key] = published["quantized_layers"] if key == "quantized_layers" else listed(published)
+    (made / "config.json").write_text(json.dumps(config))
+    return made
 
 
 def test_nemotron_3_ultra(tmp_path, quantize):
-    src, fp8, fp4, kept = nemotron(tmp_path / "src")
-    made = quantize(src, "--recipe", "nemotron-3-ultra-nvfp4", "--input-scale", "1", "--kv-scale", "1")
+    made = quantize(small_families.write(tmp_path / "src", "nemotron_h"), "--recipe", "nemotron-3-ultra-nvfp4", "--input-scale", "1",
+                    "--kv-scale", "1")
     found, q = tensors(made), stated(made)
-    assert all(found[n][0] == "F8_E4M3" for n in fp8) and all(found[n][0] == "U8" for n in fp4) and all(found[n][0] == "BF16" for n in kept)
     algorithms = {n: layer["quant_algo"] for n, layer in q["quantized_layers"].items()}
-    assert {n for n, a in algorithms.items() if a == "FP8"} >= {n.removesuffix(".weight") for n in fp8}
-    assert {n for n, a in algorithms.items() if a == "NVFP4"} >= {n.removesuffix(".weight") for n in fp4}
+    for module in small_families.modules("nemotron_h"):
+        algorithm = ("NVFP4" if ".experts." in module else
+                     "FP8" if module.endswith((".in_proj", ".out_proj", "shared_experts.up_proj", "shared_experts.down_proj")) else None)
+        assert found[f"{module}.weight"][0] == CODES[algorithm] and algorithms.get(module) == algorithm, module
     assert_published(q, RECIPES["nemotron-3-ultra-nvfp4"]["published"])
     assert json.loads((made / "hf_quant_config.json").read_text())["quantization"]["kv_cache_quant_algo"] == "FP8"
     assert {n: found[n] for n in found if n.endswith(("k_scale", "v_scale"))} == {
-        f"backbone.layers.2.mixer.{n}_proj.{n}_scale": ("F32", ()) for n in "kv"}
+        f"backbone.layers.5.mixer.{n}_proj.{n}_scale": ("F32", ()) for n in "kv"}
     assert '"four-six"' not in (made / "config.json").read_text()
 
 
 # ---- what a recipe is ----
 
 def test_a_recipe_is_its_options(tmp_path, quantize):
-    src, _, _ = minimax(tmp_path / "src")
+    src = small_families.write(tmp_path / "src", "minimax_m2")
     one, two = quantize(src, "--recipe", "minimax-m2"), quantize(src, "--scheme", "fp8-block")
     for path in two.iterdir():
         if path.is_file() and path.name not in ("README.md", "tessera.manifest.json"):
@@ -201,7 +161,7 @@ def write(path, **members):
 
 
 def test_a_path_and_more_options(tmp_path, quantize):
-    src, _, _ = minimax(tmp_path / "src")
+    src = small_families.write(tmp_path / "src", "minimax_m2")
     path = write(tmp_path / "own.json", options=["--scheme", "fp8-channel", "--exclude", "*q_proj*"])
     found = tensors(quantize(src, "--recipe", path, "--exclude", "*o_proj*"))
     assert found["model.layers.0.block_sparse_moe.experts.0.w1.weight_scale"] == ("F32", (128, 1))
@@ -218,7 +178,7 @@ def test_a_path_and_more_options(tmp_path, quantize):
     ({"rules": [{"match": "*", "scheme": "mxfp8"}]}, ("--rules", "OWN"), 2, "--rules cannot be combined with --recipe"),
     ({"options": ["--scheme", "fp8-block"], "model_types": ["llama"]}, (), 2, "model_type is minimax_m2, but --recipe is for llama (mine)")], ids=str)
 def test_refusals(members, options, status, words, tmp_path, tessera):
-    src, _, _ = minimax(tmp_path / "src")
+    src = small_families.write(tmp_path / "src", "minimax_m2")
     path = write(tmp_path / "own.json", **members)
     code, out, err = harness.run(tessera, ["quantize", src, "-o", tmp_path / "dst", "--recipe", path,
                                            *(path if o == "OWN" else o for o in options)])
@@ -226,7 +186,7 @@ def test_refusals(members, options, status, words, tmp_path, tessera):
 
 
 def test_other_files_and_names(tmp_path, tessera):
-    src, _, _ = minimax(tmp_path / "src")
+    src = small_families.write(tmp_path / "src", "minimax_m2")
     rules = tmp_path / "rules.json"
     rules.write_text('{"schema": "tessera-rules/1", "rules": []}')
     recipe = write(tmp_path / "own.json", rules=[])
