@@ -227,10 +227,10 @@ static bool is_same(tsr_json_text a, tsr_json_text b)
     return a.size == b.size && memcmp(a.data, b.data, a.size) == 0;
 }
 
-static void note_two(const tsr_load_query *q, const char *what, tsr_json_text here, tsr_json_text there)
+static void note_two(const tsr_load_query *q, bool error, const char *what, tsr_json_text here, tsr_json_text there)
 {
     tsr_query_note(
-        q, true, NULL, "two configurations", "write the same into both files",
+        q, error, NULL, "two configurations", "write the same into both files",
         "%s is %.*s in config.json and %.*s in hf_quant_config.json, but some loaders read one file and some the "
         "other",
         what, (int)here.size, here.data, (int)there.size, there.data);
@@ -243,13 +243,13 @@ static void check_two_sizes(const tsr_load_query *q)
     if (q->mixed || !tsr_json_get(q->side, "group_size", &there))
         return;
     if (tsr_json_get(q->config, "group_size", &here) && !is_same(here, there))
-        note_two(q, "group_size", here, there);
+        note_two(q, true, "group_size", here, there);
     if (!find(q->config, "config_groups", &groups))
         return;
     tsr_json_reader r = tsr_json_members(groups);
     while (tsr_json_member(&r, &name, &group)) {
         if (tsr_json_get(group, "weights.group_size", &here) && !is_same(here, there))
-            note_two(q, "group_size", here, there);
+            note_two(q, true, "group_size", here, there);
     }
 }
 
@@ -278,11 +278,13 @@ static void check_two(const tsr_load_query *q)
     check_two_sizes(q);
     if (tsr_json_get(q->config, "quant_algo", &here) && tsr_json_get(q->side, "quant_algo", &there) &&
         !is_same(here, there))
-        note_two(q, "quant_algo", here, there);
+        note_two(q, true, "quant_algo", here, there);
     here = cache_here(q);
     there = tsr_json_get(q->side, "kv_cache_quant_algo", &there) ? there : kNothing;
+    /* A cache that one file does not mention is served in BF16 by loaders that read that file. */
     if (!is_same(here, there))
-        note_two(q, "the algorithm of the KV cache", here, there);
+        note_two(q, !is_same(here, kNothing) && !is_same(there, kNothing), "the algorithm of the KV cache", here,
+                 there);
 }
 
 /* Checks layers that are joined in the file. SGLang's class of W4A16_NVFP4 has a global scale for each member of a

@@ -297,9 +297,6 @@ RULES = {
     "two files that disagree": (lambda: remade("nvfp4-modelopt"), None, 1, ENGINES, "two configurations", ["'other'"]),
     "two files with two group sizes": (lambda: remade("nvfp4-modelopt"), None, 1, ENGINES, "two configurations",
                                        ["group_size is 16 in config.json and 32"]),
-    "two files, one with a scheme for the KV cache": (
-        lambda: remade("nvfp4-modelopt"), edit("kv_cache_scheme", KV_FP8), 1, ENGINES, "two configurations",
-        ["KV cache", '"FP8" in config.json and null']),
     "two files with two schemes for the KV cache": (
         lambda: remade("nvfp4-modelopt"), edit("kv_cache_scheme", KV_FP8), 1, ENGINES, "two configurations",
         ["KV cache", '"FP8" in config.json and "NVFP4"']),

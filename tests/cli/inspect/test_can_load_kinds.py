@@ -36,7 +36,6 @@ def side_file(path, **without):
 
 SIDE_FILES = {"two files that disagree": ({"exclude_modules": ["lm_head", "other"]}, True),
               "two files with two group sizes": ({"group_size": 32}, True),
-              "two files, one with a scheme for the KV cache": ({}, True),
               "two files with two schemes for the KV cache": ({"kv_cache_quant_algo": "NVFP4"}, True),
               "two files with two algorithms": ({"quant_algo": "W4A16_NVFP4"}, True),
               "no group_size in the side file": ({"group_size": "away"}, False),
@@ -91,6 +90,7 @@ YES = {
         lambda: of_family(remade("nvfp4a16-ct", experts=2), "mixtral"), lambda m: m.quantization["ignore"].extend(
             ["self_attn.qkv_proj", "self_attn.o_proj"]), 1, {"sglang"}),
     "both files, equal": (lambda: remade("nvfp4-modelopt"), None, 1, ENGINES),
+    "both files, one with a scheme for the cache": (lambda: remade("nvfp4-modelopt"), edit("kv_cache_scheme", KV_FP8), 1, ENGINES),
     "both files, equal in the KV cache": (lambda: remade("nvfp4-modelopt"), edit("kv_cache_scheme", KV_FP8), 1, ENGINES),
     "scales of inputs that differ": (lambda: remade("nvfp4-modelopt"), put(f"{UP}.input_scale", number(1 / 32)), 1,
                                      {"vllm", "sglang"}),
