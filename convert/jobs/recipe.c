@@ -124,7 +124,7 @@ static tsr_status read_list(reading *r, const char *what, const char **items, si
 
 static tsr_status read_member(reading *r, tsr_json_text key)
 {
-    static const char kSkipped[] = "source published note rules dialect";
+    static const char kSkipped[] = "source published loaders note rules dialect";
     tsr_recipe *const recipe = r->recipe;
     tsr_json_text value;
     char name[32];

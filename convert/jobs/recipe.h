@@ -3,8 +3,9 @@
  * A recipe is JSON. It may have rules, and is then a rules file (convert/search/rules.h) with more members:
  *     {"schema": "tessera-recipe/1", "release": "deepseek-ai/DeepSeek-V3", "model_types": ["deepseek_v3"],
  *      "options": ["--scheme", "fp8-block"], "source": "where the published form was read",
- *      "published": {"quant_method": "fp8"}, "note": "what differs"}
- * `schema` comes first. `published` is the quantization_config of the release; tests compare it with the output. */
+ *      "published": {"quant_method": "fp8"}, "loaders": ["vllm"], "note": "what differs"}
+ * `schema` comes first. `published` is the quantization_config of the release, and `loaders` read its form; tests compare
+ * both with the output. */
 #pragma once
 
 #include "common/arena.h"

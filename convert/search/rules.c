@@ -198,7 +198,7 @@ static tsr_status read_list(reading *r)
 /* Returns true for members of a recipe that a rules file does not have (convert/jobs/recipe.h). */
 static bool is_of_recipe(tsr_json_text key)
 {
-    static const char *const kKeys[] = {"release", "model_types", "options", "source", "published"};
+    static const char *const kKeys[] = {"release", "model_types", "options", "source", "published", "loaders"};
     bool is = false;
     for (size_t i = 0; i < sizeof kKeys / sizeof *kKeys; i++)
         is = is || tsr_json_is(key, kKeys[i]);
