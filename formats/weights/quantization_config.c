@@ -142,7 +142,8 @@ static tsr_status read_compressed_tensors(tsr_pairing *p, tsr_json_text q, const
     return TSR_OK;
 }
 
-/* Reads quant_method fp8. DeepSeek from V3 to V4.1: experts may be MXFP4, n-gram tables MXFP8. */
+/* Reads quant_method fp8. DeepSeek from V3 to V4.1: experts may be MXFP4, n-gram tables MXFP8. NVIDIA's V4 has experts
+ * in NVFP4, which members of ModelOpt describe. */
 static tsr_status read_fp8(tsr_pairing *p, tsr_json_text q, const char *where)
 {
     (void)where;
@@ -152,8 +153,10 @@ static tsr_status read_fp8(tsr_pairing *p, tsr_json_text q, const char *where)
     /* expert_dtype exists since DeepSeek-V4, whose n-gram tables are always MXFP8 */
     if (p->w->ue8m0 || p->expert_bits != 0)
         state(p, kMxfp8);
-    if (tsr_json_says(q, "moe_quant_algo", "\"NVFP4\""))
+    if (tsr_json_says(q, "moe_quant_algo", "\"NVFP4\"")) {
         state(p, kNvfp4);
+        p->members = TSR_MEMBERS_FP8 " " TSR_MEMBERS_MODELOPT;
+    }
     return TSR_OK;
 }
 

@@ -187,16 +187,18 @@ def test_inspect_counts_values_and_names_the_kind(tmp_path, tessera, name):
 
 
 def test_two_dialects_side_by_side(tmp_path, tessera):
-    """DeepSeek-V4 has NVFP4 experts, MXFP4 experts and block FP8. Each is recognized by its tensors."""
+    """DeepSeek-V4 has NVFP4 experts, MXFP4 experts and block FP8. Each is recognized by its tensors. NVIDIA's release has members of
+    ModelOpt under quant_method fp8."""
     modules = [f.fp8_block("layers.0.attn.wq_a"), f.nvfp4("layers.0.ffn.experts.0.w1", "modelopt"),
                f.mxfp4("mtp.0.ffn.experts.0.w1", **V4), f.mxfp8("layers.0.engram.embed", suffix=".scale", dtype="F8_E8M0")]
-    config = {**f.V4, "quant_algo": "MIXED_PRECISION", "moe_quant_algo": "NVFP4"}
+    config = {**f.V4, "quant_algo": "MIXED_PRECISION", "moe_quant_algo": "NVFP4", "group_size": 16, "ignore": ["*.attn.*", "mtp.*"],
+              "quantized_layers": {"layers.0.ffn.experts": {"quant_algo": "NVFP4", "group_size": 16}}, "producer": {"name": "modelopt"}}
     src = write(tmp_path / "src", *modules, config=config, expert_dtype="fp4")
     dst, got = decoded(tmp_path, tessera, src)
     for module in modules:
         expect(got, module)
     assert json.loads((dst / "config.json").read_text()) == {"model_type": "llama", "torch_dtype": "bfloat16"}
-    harness.shows(tessera, ["inspect", src], 0, "fp8-block", "nvfp4-modelopt", "mxfp4-v4", "mxfp8")
+    assert "unknown member" not in harness.shows(tessera, ["inspect", src], 0, "fp8-block", "nvfp4-modelopt", "mxfp4-v4", "mxfp8")
 
 
 @pytest.mark.parametrize("layers, up, down", [
