@@ -312,21 +312,19 @@ static bool take_algorithm(tsr_pairing *p, tsr_json_text name)
     return false;
 }
 
-/* Reads a layer of MIXED_PRECISION. A layer with an algorithm that Tessera does not read has tensors that it does not
- * read. */
-static void read_layer(tsr_pairing *p, tsr_json_text layer)
-{
-    tsr_json_text name;
-    if (tsr_json_get(layer, "quant_algo", &name))
-        (void)take_algorithm(p, name);
-}
-
 static tsr_status read_algorithm(tsr_pairing *p, tsr_json_text q, const char *where)
 {
-    tsr_json_text value;
+    tsr_json_text value, layers, name, layer;
     if (tsr_json_get(q, "quant_algo", &value) && !take_algorithm(p, value))
         return tsr_fail(p->err, TSR_E_UNSUPPORTED, "%s.quant_algo: unsupported algorithm %.*s", where, TEXT(value));
-    for_each(p, q, "quantized_layers", read_layer);
+    if (!tsr_json_get(q, "quantized_layers", &layers))
+        return TSR_OK;
+    tsr_json_reader r = tsr_json_members(layers);
+    while (tsr_json_member(&r, &name, &layer)) {
+        if (tsr_json_get(layer, "quant_algo", &value) && !tsr_json_is(value, "null") && !take_algorithm(p, value))
+            return tsr_fail(p->err, TSR_E_UNSUPPORTED, "%s.quantized_layers: unsupported algorithm %.*s of %.*s", where,
+                            TEXT(value), (int)tsr_min_u64(name.size, 256), name.data);
+    }
     return TSR_OK;
 }
 

@@ -285,6 +285,8 @@ def test_hf_quant_config_alone_or_beside(tmp_path, tessera, refuse):
                                                          L + "mlp.up_proj": {"quant_algo": "MXFP8"}})
     (tmp_path / "m").mkdir()
     expect(decoded(tmp_path / "m", tessera, mixed)[1], module)
+    side_file(mixed, "MIXED_PRECISION", quantized_layers={L + "mlp.down_proj": {"quant_algo": "NVFP4"}, L + "mlp.up_proj": {"quant_algo": "NVFP3"}})
+    refuse(mixed, 3, "hf_quant_config.json: quantization.quantized_layers", '"NVFP3"', L + "mlp.up_proj")
 
 
 def test_scales_of_the_cache(tmp_path, tessera):
