@@ -81,6 +81,15 @@ bool tsr_glob_match(const char *pattern, const char *text)
     return tsr_glob_match_counting(pattern, text, &steps);
 }
 
+const char *tsr_glob_find(const char *const *patterns, size_t n, const char *text)
+{
+    for (size_t i = 0; i < n; i++) {
+        if (tsr_glob_match(patterns[i], text))
+            return patterns[i];
+    }
+    return NULL;
+}
+
 bool tsr_glob_match_counting(const char *pattern, const char *text, uint64_t *steps)
 {
     const char *star = NULL, *resume = NULL;

@@ -88,7 +88,7 @@ static tsr_status verify(judged *j, const char *const path[2], const char *const
     if (status == TSR_OK)
         status = tsr_weights_refuse_block(weights, 2, block, err);
     if (status == TSR_OK)
-        status = tsr_weight_limits_refuse(&a.limits, &weights[1], err);
+        status = tsr_weight_limits_refuse(&a.limits, &weights[1], &a.tensors, err);
     if (status == TSR_OK) {
         const tsr_side side[2] = {{opened[0], &weights[0]}, {opened[1], &weights[1]}};
         status = compare(j, &a, side, watch, err);

@@ -81,7 +81,7 @@ static tsr_status open_sides(tsr_command_context *c, tsr_err *err)
 {
     tsr_verify_weights *const v = c->job;
     TSR_TRY(tsr_compare_job_open(&v->compared, c, err));
-    return tsr_weight_limits_refuse(&v->limits, &v->compared.weights[1], err);
+    return tsr_weight_limits_refuse(&v->limits, &v->compared.weights[1], &v->compared.tensors, err);
 }
 
 static tsr_status run(tsr_command_context *c, tsr_terminal *terminal, tsr_err *err)

@@ -54,7 +54,7 @@ typedef enum turn { OUT_IN, IN_OUT, UNKNOWN_TURN } turn;
 static turn turn_of_one(const deciding *d, const tsr_tensor *t)
 {
     static const char *const kTakesHidden[] = {"*gate_up_proj*", "*gate_proj*", "*up_proj*"};
-    const bool takes = tsr_policy_matching(kTakesHidden, sizeof kTakesHidden / sizeof *kTakesHidden, t->name) != NULL;
+    const bool takes = tsr_glob_find(kTakesHidden, sizeof kTakesHidden / sizeof *kTakesHidden, t->name) != NULL;
     const bool rows = t->shape[1] == d->hidden, cols = t->shape[2] == d->hidden;
     if (d->hidden == 0 || rows == cols || (!takes && !tsr_glob_match("*down_proj*", t->name)))
         return UNKNOWN_TURN;
@@ -128,7 +128,7 @@ static const char *not_for_this_layer(const deciding *d, const tsr_tensor *t)
 /* Returns the decision that the source's own configuration implies. */
 static tsr_decision decide_as_source(const deciding *d, const tsr_tensor *t)
 {
-    const char *const glob = tsr_policy_matching(d->o->exclude, d->o->n_exclude, t->name);
+    const char *const glob = tsr_glob_find(d->o->exclude, d->o->n_exclude, t->name);
     const tsr_rule *const for_all = tsr_rule_for_all(t->name);
     const char *const unread = not_for_this_layer(d, t);
     const uint64_t cols = t->rank == 0 ? 0 : t->shape[t->rank - 1];
@@ -150,7 +150,7 @@ static tsr_decision decide_alone(const deciding *d, const tsr_tensor *t)
     if (d->o->as_source)
         return decide_as_source(d, t);
     const char *const obstacle = not_a_matrix(d, t);
-    const char *glob = tsr_policy_matching(d->o->exclude, d->o->n_exclude, t->name);
+    const char *glob = tsr_glob_find(d->o->exclude, d->o->n_exclude, t->name);
     if (glob != NULL)
         return (tsr_decision){TSR_KEEP, tsr_arena_printf(d->arena, "--exclude '%s'", glob)};
     const tsr_rule *const for_all = tsr_rule_for_all(t->name);
@@ -164,7 +164,7 @@ static tsr_decision decide_alone(const deciding *d, const tsr_tensor *t)
         return (tsr_decision){TSR_KEEP, for_all != NULL ? for_all->reason : obstacle};
     if (unread != NULL)
         return (tsr_decision){TSR_KEEP, unread};
-    glob = tsr_policy_matching(d->o->include, d->o->n_include, t->name);
+    glob = tsr_glob_find(d->o->include, d->o->n_include, t->name);
     tsr_decision decision = glob != NULL
                                 ? (tsr_decision){TSR_QUANTIZE, tsr_arena_printf(d->arena, "--include '%s'", glob)}
                             : for_all != NULL ? (tsr_decision){for_all->treatment, for_all->reason}

@@ -22,18 +22,9 @@ typedef struct joining {
     tsr_err *err;
 } joining;
 
-const char *tsr_policy_matching(const char *const *globs, size_t n, const char *name)
-{
-    for (size_t i = 0; i < n; i++) {
-        if (tsr_glob_match(globs[i], name))
-            return globs[i];
-    }
-    return NULL;
-}
-
 static bool is_included(const joining *j, const tsr_tensor *t)
 {
-    return tsr_policy_matching(j->o->include, j->o->n_include, t->name) != NULL;
+    return tsr_glob_find(j->o->include, j->o->n_include, t->name) != NULL;
 }
 
 static tsr_decision *decision_of(const joining *j, const tsr_tensor *t)

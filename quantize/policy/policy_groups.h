@@ -12,6 +12,3 @@ tsr_status tsr_policy_join(const tsr_checkpoint *checkpoint, const tsr_policy_op
 /* Groups tensors that need one decision. first[i], the caller's array, is the index of the first tensor that loaders
  * fuse with tensor i, or of the first expert that shares its scheme. It is i for a single tensor. */
 tsr_status tsr_policy_together(const tsr_checkpoint *checkpoint, uint32_t *first, tsr_err *err);
-
-/* Returns the first of the globs that matches the name, or NULL. */
-const char *tsr_policy_matching(const char *const *globs, size_t n, const char *name);

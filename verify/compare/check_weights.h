@@ -4,6 +4,7 @@
  * tensor has, and what happened to its scales. docs/verify.md describes every check and the origin of its limit. */
 #pragma once
 
+#include "common/options.h"
 #include "verify/compare/compare.h"
 
 typedef enum tsr_check {
@@ -61,8 +62,10 @@ typedef struct tsr_findings {
 /* Returns a check's name: "names", ... Static storage. */
 const char *tsr_check_name(tsr_check check);
 
-/* Rejects a given max_block_error (TSR_E_USAGE) if no weight of DST has blocks that it applies to. */
-tsr_status tsr_weight_limits_refuse(const tsr_weight_limits *limits, const tsr_weights *dst, tsr_err *err);
+/* Rejects a given max_block_error (TSR_E_USAGE) if no weight of DST that these globs select (none: all) has blocks that
+ * it applies to. */
+tsr_status tsr_weight_limits_refuse(const tsr_weight_limits *limits, const tsr_weights *dst, const tsr_list *tensors,
+                                    tsr_err *err);
 
 /* Runs the checks. `c` has src as a and dst as b, whole or for some tensors. Findings are results; TSR_E_IO and similar
  * are errors. */

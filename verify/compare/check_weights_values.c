@@ -2,6 +2,7 @@
 #include "verify/compare/check_weights_values.h"
 
 #include "common/checked.h"
+#include "common/glob.h"
 #include "common/text.h"
 #include "formats/names/fused.h"
 #include "verify/compare/block_scan.h"
@@ -54,17 +55,20 @@ static bool tiles_are_blocks(const tsr_weight *w)
     return w->coding == TSR_CODED_E4M3 && TSR_TILE % w->block.rows == 0 && TSR_TILE % w->block.cols == 0;
 }
 
-tsr_status tsr_weight_limits_refuse(const tsr_weight_limits *limits, const tsr_weights *dst, tsr_err *err)
+tsr_status tsr_weight_limits_refuse(const tsr_weight_limits *limits, const tsr_weights *dst, const tsr_list *tensors,
+                                    tsr_err *err)
 {
     bool applies = !limits->asks_block_error;
     for (size_t i = 0; i < dst->count && !applies; i++) {
         const tsr_weight *const w = &dst->items[i];
-        applies = w->scale != NULL && w->coding == TSR_CODED_E4M3 && (w->part != NULL || tiles_are_blocks(w));
+        applies = w->scale != NULL && w->coding == TSR_CODED_E4M3 && (w->part != NULL || tiles_are_blocks(w)) &&
+                  (tensors->count == 0 || tsr_glob_find(tensors->items, tensors->count, w->values->name) != NULL);
     }
     return applies ? TSR_OK
                    : tsr_fail(err, TSR_E_USAGE,
-                              "--max-block-error has no effect: no tensor of DST is FP8 with scales for blocks inside "
-                              "128x128");
+                              "--max-block-error has no effect: no tensor of DST%s is FP8 with scales for blocks "
+                              "inside 128x128",
+                              tensors->count == 0 ? "" : " that --tensors selects");
 }
 
 /* Returns true for NVFP4, MXFP4, MXFP6 and MXFP8: a scale per few values of a row, by a known rule. */

@@ -32,15 +32,6 @@ const char *tsr_pair_coordinates(const tsr_pair *pair, uint64_t index, char *tex
     return text;
 }
 
-static bool wanted(const tsr_compare_options *o, const char *name)
-{
-    for (size_t i = 0; i < o->n_globs; i++) {
-        if (tsr_glob_match(o->globs[i], name))
-            return true;
-    }
-    return o->n_globs == 0;
-}
-
 /* Pairs a tensor that only side `here` has, or that has another shape on the other side, with values derived from other
  * tensors of the other side, if possible. */
 static tsr_status pair_with_made(pairing *r, unsigned here, tsr_pair *p, tsr_err *err)
@@ -63,7 +54,7 @@ static tsr_status add_pair(pairing *r, const tsr_weight *x, const tsr_weight *y,
                   .state = x == NULL   ? TSR_PAIR_EXTRA
                            : y == NULL ? TSR_PAIR_MISSING
                                        : TSR_PAIR_IDENTICAL};
-    if (!wanted(r->options, one->values->name))
+    if (r->options->n_globs > 0 && tsr_glob_find(r->options->globs, r->options->n_globs, one->values->name) == NULL)
         return TSR_OK;
     if (x != NULL && y != NULL && !tsr_same_shape(x->values, y->values)) {
         p.state = TSR_PAIR_MISSHAPED;

@@ -38,10 +38,7 @@ void tsr_lap(tsr_evidence *evidence, tsr_phase phase, double *since)
 /* Returns true if a name is selected by the options. */
 static bool is_selected(const tsr_kernel_options *options, const char *name)
 {
-    bool selected = options->n_globs == 0;
-    for (size_t i = 0; !selected && i < options->n_globs; i++)
-        selected = tsr_glob_match(options->globs[i], name);
-    return selected;
+    return options->n_globs == 0 || tsr_glob_find(options->globs, options->n_globs, name) != NULL;
 }
 
 bool tsr_has_small_groups(const tsr_weight *w)

@@ -11,15 +11,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-static bool matches(const char *name, const char *const *globs, size_t n_globs)
-{
-    for (size_t i = 0; i < n_globs; i++) {
-        if (tsr_glob_match(globs[i], name))
-            return true;
-    }
-    return false;
-}
-
 static const char *name_of(const void *tensors, size_t i)
 {
     return ((const tsr_tensors *)tensors)->items[i].name;
@@ -59,7 +50,7 @@ tsr_status tsr_tensor_list_find(tsr_tensor_list *list, const tsr_checkpoint *c, 
     mark(c, weights, list->rows);
     for (size_t i = 0; i < n; i++) {
         const tsr_tensor *const t = &c->tensors.items[i];
-        if (!matches(t->name, globs, n_globs))
+        if (tsr_glob_find(globs, n_globs, t->name) == NULL)
             continue;
         list->rows[list->count] = list->rows[i];
         list->rows[list->count++].tensor = t;

@@ -392,12 +392,14 @@ def test_gpt_oss_spoiled(spoil, words, expect):
     expect({BLOCKS + "_blocks": blocks, BLOCKS + "_scales": scales}, {BLOCKS: w}, {"quant_method": "mxfp4"}, "values", BLOCKS, words)
 
 
-@pytest.mark.parametrize("scheme, code", [("fp8-block", 0), ("mxfp8", 0), ("fp8-channel", 2), ("int8-channel", 2), ("nvfp4-weight-only", 2)])
-def test_a_limit_of_blocks_needs_blocks(tessera, tmp_path, scheme, code):
+@pytest.mark.parametrize("scheme, tensors, code", [("fp8-block", "*", 0), ("fp8-block", "*norm*", 2), ("mxfp8", "*", 0), ("fp8-channel", "*", 2),
+                                                   ("int8-channel", "*", 2), ("nvfp4-weight-only", "*", 2)])
+def test_a_limit_of_blocks_needs_blocks(tessera, tmp_path, scheme, tensors, code):
     """Blocks inside 128x128 are needed. Rows of 320 columns and formats other than FP8 have none."""
     rng = np.random.default_rng(7)
-    src = checkpoint(tmp_path / "src", {"model.layers.0.mlp.down_proj.weight": (rng.standard_normal((256, 320)) / 50).astype(BF16)})
+    src = checkpoint(tmp_path / "src", {"model.layers.0.mlp.down_proj.weight": (rng.standard_normal((256, 320)) / 50).astype(BF16),
+                                        "model.norm.weight": np.ones(8, BF16)})
     harness.succeed(tessera, ["quantize", src, "-o", tmp_path / "dst", "--scheme", scheme])
-    command = ["verify", tmp_path / "dst", "--against", src]
+    command = ["verify", tmp_path / "dst", "--against", src, "--tensors", tensors]
     harness.succeed(tessera, command)
     harness.expect(tessera, [*command, "--max-block-error", "0.07"], code, *(["--max-block-error has no effect"] if code else []))
