@@ -379,6 +379,7 @@ static tsr_status list_tensors(inspecting *a, tsr_block block, tsr_err *err)
 {
     TSR_TRY(tsr_weights_survey(&a->weights, a->checkpoint, block, tsr_weights_pass_over, NULL, err));
     a->paired = true;
+    TSR_TRY(tsr_weights_refuse_block(&a->weights, 1, block, err));
     return tsr_tensor_list_find(&a->list, a->checkpoint, &a->weights, a->tensors.items, a->tensors.count, err);
 }
 
@@ -389,9 +390,9 @@ static tsr_status open_checkpoint(tsr_command_context *c, tsr_err *err)
     tsr_warn_unfit_files(c, a->checkpoint);
     if (a->tensors.count > 0)
         return list_tensors(a, c->common.block, err);
-    const tsr_status status = tsr_contents_find(&a->contents, a->checkpoint, c->common.block, err);
-    a->surveyed = status == TSR_OK;
-    return status;
+    TSR_TRY(tsr_contents_find(&a->contents, a->checkpoint, c->common.block, err));
+    a->surveyed = true;
+    return tsr_weights_refuse_block(&a->contents.weights, 1, c->common.block, err);
 }
 
 static tsr_status run(tsr_command_context *c, tsr_terminal *terminal, tsr_err *err)

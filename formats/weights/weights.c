@@ -125,20 +125,28 @@ static tsr_status pair_all(tsr_pairing *p)
     return judge(p, NULL, status);
 }
 
+/* Returns true if a weight is FP8 in blocks, or FP8 with a grid that does not fit, which a survey reports. */
 static bool has_blocks(const tsr_weights *weights)
 {
-    size_t i = 0;
-    while (i < weights->count && (weights->items[i].kind == NULL || weights->items[i].kind->grid != TSR_GRID_BLOCKS))
-        i++;
-    return i < weights->count;
+    for (size_t i = 0; i < weights->count; i++) {
+        const tsr_weight *const w = &weights->items[i];
+        if (w->kind == NULL ? w->data->dtype == TSR_F8_E4M3 : w->kind->grid == TSR_GRID_BLOCKS)
+            return true;
+    }
+    return false;
 }
 
 tsr_status tsr_weights_refuse_block(const tsr_weights *weights, size_t n, tsr_block block, tsr_err *err)
 {
-    bool used = block.rows == 0;
-    for (size_t i = 0; i < n; i++)
-        used = used || has_blocks(&weights[i]);
-    return used ? TSR_OK : tsr_fail(err, TSR_E_USAGE, "--source-block has no effect: no weight is FP8 in blocks");
+    bool used = block.rows == 0, blocks = false;
+    for (size_t i = 0; i < n; i++) {
+        const bool has = has_blocks(&weights[i]);
+        blocks = blocks || has;
+        used = used || (has && tsr_block_equal(weights[i].block, block));
+    }
+    return used ? TSR_OK
+                : tsr_fail(err, TSR_E_USAGE, "--source-block has no effect: %s",
+                           blocks ? TSR_CONFIG_NAME " states another size" : "no weight is FP8 in blocks");
 }
 
 tsr_status tsr_weights_pair(tsr_weights *weights, const tsr_checkpoint *checkpoint, tsr_block block, tsr_err *err)
@@ -175,7 +183,8 @@ tsr_status tsr_weights_pair_or(tsr_weights *weights, const tsr_checkpoint *check
                                tsr_err *err)
 {
     const tsr_status status = tsr_weights_pair(weights, checkpoint, (tsr_block){0, 0}, err);
-    return status == TSR_E_USAGE && otherwise.rows > 0 ? tsr_weights_pair(weights, checkpoint, otherwise, err) : status;
+    const bool fails = status == TSR_E_USAGE || status == TSR_E_FORMAT;
+    return fails && otherwise.rows > 0 ? tsr_weights_pair(weights, checkpoint, otherwise, err) : status;
 }
 
 tsr_status tsr_weights_refuse_kinds(const tsr_weights *weights, const tsr_checkpoint *checkpoint, unsigned families,

@@ -106,12 +106,12 @@ typedef struct tsr_weights {
  * `block` has no effect. */
 tsr_status tsr_weights_pair(tsr_weights *weights, const tsr_checkpoint *checkpoint, tsr_block block, tsr_err *err);
 
-/* Rejects a given block size (TSR_E_USAGE) if no weight of these `n` checkpoints is FP8 in blocks: it would have no
- * effect. Accepts 0 x 0. */
+/* Rejects a given block size (TSR_E_USAGE) if no weight of these `n` checkpoints is FP8 in blocks, or none is read with
+ * this size: it would have no effect. Accepts 0 x 0. */
 tsr_status tsr_weights_refuse_block(const tsr_weights *weights, size_t n, tsr_block block, tsr_err *err);
 
-/* Pairs with the block size of config.json. If it has none and one is needed, uses `otherwise`, unless that is 0 x
- * 0. */
+/* Pairs with the block size of config.json. If one is needed and it has none, or its size does not fit, uses
+ * `otherwise`, unless that is 0 x 0. */
 tsr_status tsr_weights_pair_or(tsr_weights *weights, const tsr_checkpoint *checkpoint, tsr_block otherwise,
                                tsr_err *err);
 

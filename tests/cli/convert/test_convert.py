@@ -371,9 +371,11 @@ def test_the_block_size_is_never_guessed(tmp_path, refuse):
 
 @pytest.mark.parametrize("scheme", ["int8-channel", "mxfp4-weight-only"])
 @pytest.mark.parametrize("to", ["bf16", "fp8-block", "int4-weight-only"])
-def test_a_block_size_needs_fp8_in_blocks(checkpoint, quantize, refuse, scheme, to):
+def test_a_block_size_needs_fp8_in_blocks(tessera, checkpoint, quantize, refuse, scheme, to):
     src = quantize(checkpoint("llama"), "--scheme", scheme)
     refuse(src, 2, "--source-block has no effect", "FP8 in blocks", options=("--to", to, "--source-block", "128x128"))
+    for more in ([], ["--tensors", "*"]):
+        harness.expect(tessera, ["inspect", src, "--source-block", "128x128", *more], 2, "--source-block has no effect: no weight is FP8 in blocks")
 
 
 def test_what_is_not_fp8(tmp_path, refuse):

@@ -189,10 +189,11 @@ def test_negative_zero_is_zero(diff, tmp_path):
     assert (code, result["equal"]) == (0, 1)
 
 
-def test_a_block_size_that_is_not_stated(tessera, diff, tmp_path):
+@pytest.mark.parametrize("stated, code", [(None, 2), ({"quantization_config": {"quant_method": "fp8", "weight_block_size": [64, 64]}}, 3)])
+def test_a_block_size_that_is_not_stated_or_wrong(tessera, diff, tmp_path, stated, code):
     codes, scales = powers(np.random.default_rng(1))
-    fp8 = write(tmp_path / "fp8", {W: codes, W + "_scale_inv": scales})
-    harness.expect(tessera, ["diff", fp8, fp8], 2, "--source-block 128x128")
+    fp8 = write(tmp_path / "fp8", {W: codes, W + "_scale_inv": scales}, stated)
+    harness.expect(tessera, ["diff", fp8, fp8], code, "--source-block")
     assert diff(fp8, fp8, "--source-block", "128x128")[0] == 0
 
 
@@ -337,7 +338,8 @@ def test_bad_input(tessera, sound, tmp_path):
         ([a, a, "--tolerance", "-1"], 2, ("--tolerance",)),
         ([a, a, "--metric", "taste"], 2, ("--metric",)),
         ([a, a, "--source-block", "128"], 2, ("--source-block",)),
-        ([plain, plain, "--source-block", "128x128"], 2, ("--source-block has no effect",)),
+        ([plain, plain, "--source-block", "128x128"], 2, ("--source-block has no effect: no weight is FP8",)),
+        ([a, tmp_path / "b", "--source-block", "64x64"], 2, ("--source-block has no effect: config.json states another size",)),
         ([a, a, "--threads", "0"], 2, ("--threads",)),
         ([a, a, "--tensors", "nothing*"], 2, ("--tensors 'nothing*' matches no tensor",)),
         ([a, a, "--memory", "1KiB"], 4, ("--memory", "needs")),
