@@ -31,6 +31,19 @@ static const struct {
     {"mla", &tsr_command_verify_mla},           {"forward", &tsr_command_verify_forward},
 };
 
+/* Options that only some kinds use. */
+static const struct {
+    const char *kinds, *options;
+} kUses[] = {
+    {"weights", "--min-sqnr --max-block-error --max-misrounded --method --max-cast-error"},
+    {"mla", "--layer"},
+    {"forward",
+     "--baseline --layers --tokens --batch --count --devices --kl-by-layer --exact --min-stream --max-kl --min-top1"},
+    {"weights gemm epilogue dequant", "--tensors --source-block"},
+    {"gemm epilogue dequant", "--sample --activations"},
+    {"gemm epilogue dequant mla forward", "--device --seed"},
+};
+
 static const char *const kDevices[] = {
     [TSR_DEVICE_AUTO] = "auto", [TSR_DEVICE_CPU] = "cpu", [TSR_DEVICE_CUDA] = "cuda"};
 
@@ -101,6 +114,41 @@ static tsr_status check_skipped(const verifying *a, tsr_err *err)
     return TSR_OK;
 }
 
+static bool is_skipped(const verifying *a, const char *kind)
+{
+    size_t i = 0;
+    while (i < a->skip.count && strcmp(a->skip.items[i], kind) != 0)
+        i++;
+    return i < a->skip.count;
+}
+
+/* Returns true if a kind that is not skipped uses the option. */
+static bool is_used(const verifying *a, const char *option)
+{
+    bool listed = false;
+    for (size_t i = 0; i < sizeof kUses / sizeof *kUses; i++) {
+        if (!tsr_is_listed(kUses[i].options, option))
+            continue;
+        listed = true;
+        for (size_t k = 0; k < sizeof kKinds / sizeof *kKinds; k++) {
+            if (tsr_is_listed(kUses[i].kinds, kKinds[k].name) && !is_skipped(a, kKinds[k].name))
+                return true;
+        }
+    }
+    return !listed;
+}
+
+/* Rejects options whose kinds are all skipped. */
+static tsr_status check_used(const tsr_command_context *c, tsr_err *err)
+{
+    for (size_t i = 0; c->options[i].name != NULL; i++) {
+        if ((c->given >> i & 1) != 0 && !is_used(c->job, c->options[i].name))
+            return tsr_fail(err, TSR_E_USAGE, "%s has no effect: --skip leaves out the kinds that use it",
+                            c->options[i].name);
+    }
+    return TSR_OK;
+}
+
 static tsr_status check(tsr_command_context *c, tsr_err *err)
 {
     verifying *const a = c->job;
@@ -113,6 +161,7 @@ static tsr_status check(tsr_command_context *c, tsr_err *err)
         return tsr_fail(err, TSR_E_USAGE, "no source given: add --against SRC");
     c->common.threads = c->common.threads > UINT16_MAX ? UINT16_MAX : c->common.threads;
     TSR_TRY(check_skipped(a, err));
+    TSR_TRY(check_used(c, err));
     TSR_TRY(tsr_weight_limits_parse(&a->limits, &a->weights, err));
     return tsr_forward_texts_parse(&a->request, &a->forward, err);
 }
@@ -174,8 +223,7 @@ static tsr_status begin_kinds(tsr_command_context *c, tsr_err *err)
         run->context.common.threads = c->common.threads;
         run->context.common.memory = c->common.memory;
         run->context.common.block = c->common.block;
-        for (size_t k = 0; k < a->skip.count; k++)
-            run->skipped = run->skipped || strcmp(a->skip.items[k], run->name) == 0;
+        run->skipped = is_skipped(a, run->name);
         if (command == &tsr_command_verify)
             fill_weights(run->context.job, a);
         else if (command == &tsr_command_verify_forward)

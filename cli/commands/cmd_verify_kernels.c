@@ -305,7 +305,8 @@ static tsr_status open_sides(const tsr_command_context *c, tsr_err *err)
     if (v->against == NULL)
         return TSR_OK;
     v->options.against = &v->source;
-    return open_side(c, AGAINST, v->against, &v->source, err);
+    TSR_TRY(open_side(c, AGAINST, v->against, &v->source, err));
+    return v->check == TSR_KERNEL_MLA ? TSR_OK : tsr_weights_refuse_block(v->weights, 2, c->common.block, err);
 }
 
 static tsr_status applies(tsr_command_context *c, tsr_err *err)

@@ -161,6 +161,8 @@ ROWS = [
     ("verify all SRC", ["no source given", "--against SRC"]),
     ("verify all SRC SRC --against SRC", ["unexpected argument"]),
     ("verify all SRC --against SRC --skip gem", ["--skip", "did you mean 'gemm'?"]),
+    ("verify all SRC --against SRC --skip weights --max-block-error 0.1", ["--max-block-error has no effect", "--skip"]),
+    ("verify all SRC --against SRC --skip weights --source-block 128x128", ["--source-block has no effect", "FP8 in blocks"]),
     ("verify all SRC --against SRC --layers 0..99", ["--layers", "the model has layers"]),
     ("verify all SRC --against SRC --layers x", ["--layers"]),
     ("verify all SRC --against SRC --threads 0", ["--threads"]),
