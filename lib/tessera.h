@@ -260,7 +260,7 @@ typedef struct tessera_verdict {
  * no code with those above. Faults of the checkpoint are findings, not failures. `progress` may be NULL; `data` is
  * passed to it. Free *verdict with tessera_verdict_free. Options: --tensors GLOB, --source-block RxC, --threads N,
  * --memory SIZE, and the limits --min-sqnr DB, --max-block-error X, --max-misrounded N, --max-cast-error X and
- * --method rtn|gptq. */
+ * --method rtn|importance|gptq. */
 TESSERA_API tessera_status tessera_verify(tessera_verdict **verdict, const char *path, const char *source,
                                           const char *const *options, tessera_progress_fn *progress, void *data,
                                           tessera_error *error);

@@ -88,6 +88,7 @@ void tsr_print_next(const char *src_path, const char *dst_path, bool partial, co
     const char *p = plan->next != NULL      ? plan->next
                     : partial               ? "tessera inspect DST"
                     : plan->factors != NULL ? "tessera verify DST --against SRC --method gptq"
+                    : plan->n_weighted > 0  ? "tessera verify DST --against SRC --method importance"
                                             : "tessera verify DST --against SRC";
     if (bare)
         tsr_print("no config.json beside a single file, and loaders need one\n");

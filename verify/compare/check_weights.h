@@ -30,6 +30,7 @@ typedef struct tsr_weight_limits {
     double max_cast_error;   /* relative, for a 128x128 block of a tensor without scales in another dtype */
     uint64_t max_misrounded; /* codes of a tensor that are not the nearest */
     bool asks_block_error;   /* max_block_error was given, so a block that it applies to must exist */
+    bool any_scales;         /* scales may have larger errors than others, as after a search by weighted errors */
 } tsr_weight_limits;
 
 /* Returns the default limits:

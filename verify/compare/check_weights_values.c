@@ -425,7 +425,8 @@ static tsr_status check_groups_of(const tsr_weights_checking *k, const tsr_pair 
     return tsr_add_finding(
         k, TSR_CHECK_BLOCKS, tsr_pair_name(p),
         "%llu of %llu groups have a better scale; the first at [%llu, %llu] of matrix %llu: its largest value is "
-        "%.6g and its scale %.6g, but the rule gives %.6g: squared error %.3g, %.3g with that scale",
+        "%.6g and its scale %.6g, but the rule gives %.6g: squared error %.3g, %.3g with that scale; if scales were "
+        "chosen with --importance, give verify --method importance",
         U64(p->metrics.misscaled), U64(groups), U64(place.row), U64(place.col), U64(place.matrix), v.amax, stored,
         v.ruled, v.error2, v.better2);
 }
@@ -433,7 +434,7 @@ static tsr_status check_groups_of(const tsr_weights_checking *k, const tsr_pair 
 tsr_status tsr_check_blocks(const tsr_weights_checking *k)
 {
     size_t suspects = 0;
-    for (size_t i = 0; i < k->c->count; i++) {
+    for (size_t i = 0; i < k->c->count && !k->limits->any_scales; i++) {
         const tsr_pair *const p = &k->c->pairs[i];
         if (p->state > TSR_PAIR_DIFFERS)
             continue;

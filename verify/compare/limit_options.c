@@ -10,8 +10,9 @@ void tsr_weight_limit_options(tsr_option *options, tsr_weight_limit_texts *texts
          "largest relative error of a 128x128 block of a tensor with scales (0.0626)"},
         {"--max-misrounded", TSR_OPT_COUNT, &limits->max_misrounded, "N",
          "largest number of codes of a tensor that are not the nearest (0)"},
-        {"--method", TSR_OPT_CHOICE, &texts->method, "rtn|gptq",
-         "how the codes were chosen: rtn: the nearest ones; gptq: also others, so that --max-misrounded does not apply (rtn)"},
+        {"--method", TSR_OPT_CHOICE, &texts->method, "rtn|importance|gptq",
+         "how DST was made: rtn: the nearest codes; importance: also scales by weighted errors, which are not judged; "
+         "gptq: also other codes, so that --max-misrounded does not apply (rtn)"},
         {"--max-cast-error", TSR_OPT_TEXT, &texts->max_cast_error, "X",
          "largest relative error of a block that was cast without scales (0.00390625)"},
         {0},
@@ -19,7 +20,7 @@ void tsr_weight_limit_options(tsr_option *options, tsr_weight_limit_texts *texts
     tsr_options_append_topic(options, "Limits", all);
 }
 
-enum { GPTQ = 1 /* the word of --method */ };
+enum { IMPORTANCE = 1, GPTQ /* the words of --method */ };
 
 tsr_status tsr_weight_limits_parse(tsr_weight_limits *limits, const tsr_weight_limit_texts *texts, tsr_err *err)
 {
@@ -28,6 +29,7 @@ tsr_status tsr_weight_limits_parse(tsr_weight_limits *limits, const tsr_weight_l
         return tsr_fail(err, TSR_E_USAGE, "--method gptq and --max-misrounded: give one of them");
     if (texts->method == GPTQ)
         limits->max_misrounded = UINT64_MAX;
+    limits->any_scales = texts->method >= IMPORTANCE;
     if (texts->min_sqnr != NULL) {
         limits->min_sqnr_int4 = limits->min_sqnr_fp4 = limits->min_sqnr;
         limits->max_int_cost = 0;

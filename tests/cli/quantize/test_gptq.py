@@ -133,14 +133,21 @@ def test_refusals(calibrated, tessera, tmp_path):
         assert not (dst / "config.json").exists()
 
 
-def test_verify_knows_the_method(calibrated, tessera, tmp_path):
-    """The next command that quantize prints passes. Without --method, codes that are not the nearest fail, with a hint."""
+@pytest.mark.parametrize("scheme, method, words", [
+    (("int4-weight-only", "--group-size", "32"), "gptq", ("codes are not the nearest", "give it to verify")),
+    (("nvfp4-weight-only",), "gptq", ("codes are not the nearest",)),
+    (("nvfp4-weight-only",), "importance", ("groups have a better scale", "--method importance"))])
+def test_verify_knows_the_method(calibrated, tessera, tmp_path, scheme, method, words):
+    """The next command that quantize prints passes. Without --method, codes that are not the nearest fail, with a hint.
+    So do scales whose unweighted errors are not the smallest."""
     src, stats = calibrated("llama")
     dst = tmp_path / "out"
-    out = harness.succeed(tessera, ["quantize", src, "-o", dst, "--scheme", "int4-weight-only", "--group-size", "32",
-                                    "--importance", stats, "--method", "gptq"])
+    out = harness.succeed(tessera, ["quantize", src, "-o", dst, "--scheme", *scheme, "--importance", stats,
+                                    *(["--method", "gptq"] if method == "gptq" else [])])
     (following,) = [line.removeprefix("next: tessera ") for line in out.splitlines() if line.startswith("next: ")]
-    assert following == f"verify {dst} --against {src} --method gptq"
+    assert following == f"verify {dst} --against {src} --method {method}"
     harness.succeed(tessera, following.split())
-    harness.shows(tessera, following.split()[:-2], 1, "codes are not the nearest", "give it to verify")
+    harness.shows(tessera, following.split()[:-2], 1, *words)
+    if method != "gptq":
+        return
     harness.expect(tessera, [*following.split(), "--max-misrounded", "5"], 2, "--max-misrounded")
