@@ -84,6 +84,10 @@ static tsr_status read_config(tsr_checkpoint *c, tsr_err *err)
                            path);
     TSR_TRY(tsr_checkpoint_text(c, TSR_CONFIG_NAME, TSR_MAX_CONFIG_BYTES, &c->arena, &c->config, &c->config_size, err));
     c->config_file = (tsr_json_text){.data = c->config, .size = c->config_size};
+    c->mistyped = tsr_arena_alloc(&c->arena, sizeof *c->mistyped);
+    if (c->mistyped == NULL)
+        return tsr_out_of_memory(err, c->path);
+    *c->mistyped = (tsr_json_text){.size = 0};
     return tsr_json_index_read(&c->config_index, path, c->config, c->config_size, err);
 }
 
@@ -347,6 +351,7 @@ tsr_status tsr_checkpoint_see(tsr_checkpoint *view, const tsr_checkpoint *of, ts
     view->config = config;
     view->config_size = config_size;
     view->config_index = (tsr_json_index){0};
+    view->mistyped = NULL;
     view->by_name = NULL;
     view->arena = (tsr_arena){0};
     view->files = calloc(of->n_files + of->n_side_files + 1, sizeof *view->files);

@@ -60,9 +60,11 @@ typedef struct tsr_checkpoint {
                                 * folder */
     /* private */
     tsr_json_index config_index; /* asked by formats/checkpoint/config.h */
-    tsr_archive_cache *cache;    /* NULL: no archive */
-    tsr_remote *remote;          /* NULL: on disk */
-    uint32_t *by_name;           /* open-addressing hash table: index + 1 into tensors */
+    tsr_json_text *mistyped;  /* the first value that config.h found with another type than requested; .data NULL: none.
+                                  * NULL: not recorded */
+    tsr_archive_cache *cache; /* NULL: no archive */
+    tsr_remote *remote;       /* NULL: on disk */
+    uint32_t *by_name;        /* open-addressing hash table: index + 1 into tensors */
     size_t by_name_mask;
     uint64_t endings; /* bit ending_of(name) is set for each tensor */
     tsr_arena arena;

@@ -23,10 +23,22 @@ bool tsr_config_find_model(const tsr_checkpoint *c, const char *path, tsr_json_t
     return tsr_config_find(c, path, value) || tsr_config_find(c, nested, value);
 }
 
+/* Records a scalar that is not null. Lists and objects have meanings of their own in some families. */
+static void record(const tsr_checkpoint *c, tsr_json_text value)
+{
+    if (c->mistyped != NULL && c->mistyped->data == NULL && !tsr_json_is(value, "null") && value.data[0] != '[' &&
+        value.data[0] != '{')
+        *c->mistyped = value;
+}
+
 const char *tsr_config_model_string(const tsr_checkpoint *c, const char *path, tsr_arena *arena)
 {
     tsr_json_text value;
-    return tsr_config_find_model(c, path, &value) ? tsr_json_string_of(value, arena) : NULL;
+    if (!tsr_config_find_model(c, path, &value))
+        return NULL;
+    if (value.data[0] != '"')
+        record(c, value);
+    return tsr_json_string_of(value, arena);
 }
 
 const char *tsr_config_find_string(const tsr_checkpoint *c, const char *path, tsr_arena *arena)
@@ -38,7 +50,12 @@ const char *tsr_config_find_string(const tsr_checkpoint *c, const char *path, ts
 bool tsr_config_find_u64(const tsr_checkpoint *c, const char *key, uint64_t *value)
 {
     tsr_json_text text;
-    return tsr_config_find_model(c, key, &text) && tsr_json_u64_of(text, value);
+    if (!tsr_config_find_model(c, key, &text))
+        return false;
+    const bool found = tsr_json_u64_of(text, value);
+    if (!found && text.data[0] != '-')
+        record(c, text);
+    return found;
 }
 
 double tsr_config_model_number(const tsr_checkpoint *c, const char *path, double otherwise)
@@ -50,7 +67,31 @@ double tsr_config_model_number(const tsr_checkpoint *c, const char *path, double
     memcpy(text, value.data, value.size);
     text[value.size] = '\0';
     const double x = strtod(text, &end);
+    if (end == text)
+        record(c, value);
     return end == text ? otherwise : x;
+}
+
+bool tsr_config_model_is(const tsr_checkpoint *c, const char *path, const char *literal)
+{
+    tsr_json_text value;
+    if (!tsr_config_find_model(c, path, &value))
+        return false;
+    if (literal[0] != 'n' && !tsr_json_is(value, "true") && !tsr_json_is(value, "false"))
+        record(c, value);
+    return tsr_json_is(value, literal);
+}
+
+tsr_status tsr_config_check_types(const tsr_checkpoint *c, tsr_err *err)
+{
+    if (c->mistyped == NULL || c->mistyped->data == NULL)
+        return TSR_OK;
+    /* The key and the colon are before the value. */
+    const char *key = c->mistyped->data;
+    for (int quotes = 0; quotes < 2 && key > c->config; quotes += *key == '"')
+        key--;
+    return tsr_fail(err, TSR_E_FORMAT, "%s/" TSR_CONFIG_NAME ": %.*s is a value of the wrong type; correct it", c->path,
+                    (int)(c->mistyped->data + c->mistyped->size - key), key);
 }
 
 tsr_status tsr_config_check_rope(const tsr_checkpoint *c, tsr_err *err)

@@ -20,6 +20,8 @@ bool tsr_config_find_model(const tsr_checkpoint *checkpoint, const char *path, t
 /* Returns the string at a dotted path, decoded into the arena; NULL: it is absent or not a string. */
 const char *tsr_config_find_string(const tsr_checkpoint *checkpoint, const char *path, tsr_arena *arena);
 
+/* The next four functions record a value that is there and has another type, such as "256" in quotes. */
+
 /* Returns the string that tsr_config_find_model finds, decoded into the arena; NULL: it is absent or not a string. */
 const char *tsr_config_model_string(const tsr_checkpoint *checkpoint, const char *path, tsr_arena *arena);
 
@@ -29,6 +31,13 @@ bool tsr_config_find_u64(const tsr_checkpoint *checkpoint, const char *key, uint
 
 /* Returns the number that tsr_config_find_model finds, or `otherwise`. */
 double tsr_config_model_number(const tsr_checkpoint *checkpoint, const char *path, double otherwise);
+
+/* Returns true if tsr_config_find_model finds this literal: true, false or null. */
+bool tsr_config_model_is(const tsr_checkpoint *checkpoint, const char *path, const char *literal);
+
+/* Rejects a config.json in which one of the functions above has found a value of another type (TSR_E_FORMAT): it was
+ * treated as absent. */
+tsr_status tsr_config_check_types(const tsr_checkpoint *checkpoint, tsr_err *err);
 
 /* Rejects a config.json that states rope_theta more than once with different values (TSR_E_FORMAT): at the top level, in
  * rope_parameters or in rope_scaling. Versions of transformers do not agree which one counts. */

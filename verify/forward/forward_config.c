@@ -413,8 +413,13 @@ tsr_status tsr_forward_open(tsr_forward *f, const tsr_side *side, tsr_err *err)
     *f = (tsr_forward){.side = side};
     if (side->checkpoint->config == NULL)
         return tsr_fail(err, TSR_E_USAGE, "%s: needs a directory with its " TSR_CONFIG_NAME, side->checkpoint->path);
-    TSR_TRY(tsr_arena_status(&f->arena, read_family(f, err), err));
-    return tsr_arena_status(&f->arena, read_sizes(f, err), err);
+    tsr_status status = read_family(f, err);
+    if (status == TSR_OK)
+        status = read_sizes(f, err);
+    /* A value of the wrong type may be the cause of another error. */
+    if (status == TSR_OK || status == TSR_E_FORMAT || status == TSR_E_SHAPE)
+        TSR_TRY(tsr_config_check_types(side->checkpoint, err));
+    return tsr_arena_status(&f->arena, status, err);
 }
 
 void tsr_forward_close(tsr_forward *f)

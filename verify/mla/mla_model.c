@@ -47,7 +47,7 @@ static tsr_status read_config(tsr_mla_model *m, tsr_err *err)
     m->folded = tsr_absorbed_is_folded(c);
     if (m->folded)
         m->nope = m->v = m->rank;
-    return TSR_OK;
+    return tsr_config_check_types(c, err);
 }
 
 /* ---- weights ---- */

@@ -55,9 +55,11 @@ static tsr_status decide_one(const cutting *c, tsr_plan *plan, const tsr_weight 
         return tsr_fail(err, TSR_E_UNSUPPORTED,
                         "%s: '%s': cannot cut this tensor, since the way loaders cut it is not known",
                         s->files[w->data->file].path, w->data->name);
-    if (rule.unit != TSR_TP_FEATURES && how != TSR_TP_REPLICATE && !tsr_config_find_u64(s, kHeads[rule.unit], &heads))
+    if (rule.unit != TSR_TP_FEATURES && how != TSR_TP_REPLICATE && !tsr_config_find_u64(s, kHeads[rule.unit], &heads)) {
+        TSR_TRY(tsr_config_check_types(s, err));
         return tsr_fail(err, TSR_E_FORMAT, "%s: no %s in " TSR_CONFIG_NAME ", which cutting '%s' needs", s->path,
                         kHeads[rule.unit], w->data->name);
+    }
     TSR_TRY(tsr_refuse_turned_stack(s, w->data, err));
     TSR_TRY(tsr_shard_weight(s, w, how, heads, rule.unit == TSR_TP_KV_HEADS, c->options->ranks, shard, err));
     return add_notes(plan, w, shard, kReasons[how], err);

@@ -12,6 +12,5 @@ size_t tsr_forward_size(const tsr_forward *f, const char *key, size_t otherwise)
 
 bool tsr_forward_is(const tsr_forward *f, const char *key, const char *literal)
 {
-    tsr_json_text value;
-    return tsr_config_find_model(f->side->checkpoint, key, &value) && tsr_json_is(value, literal);
+    return tsr_config_model_is(f->side->checkpoint, key, literal);
 }
