@@ -58,6 +58,26 @@ static tsr_status check_part(tsr_pairing *p, tsr_json_text group, const char *na
                : TSR_OK;
 }
 
+/* Warns of a word for the format of codes or scales that Tessera does not know. The dtypes of the tensors decide. */
+static void check_words(tsr_pairing *p, tsr_json_text q, const char *where)
+{
+    static const struct {
+        const char *name, *known;
+    } kMembers[] = {{"fmt", "\"e4m3\" \"float8_e4m3fn\""}, {"scale_fmt", "\"ue8m0\" \"f32\" \"float32\""}};
+    for (size_t i = 0; i < sizeof kMembers / sizeof *kMembers; i++) {
+        tsr_json_text value;
+        char word[64];
+        if (!tsr_json_get(q, kMembers[i].name, &value))
+            continue;
+        snprintf(word, sizeof word, "%.*s", (int)tsr_min_u64(value.size, sizeof word - 1), value.data);
+        if (!tsr_is_listed(kMembers[i].known, word) && p->w->n_warned++ == 0)
+            p->w->warning = tsr_arena_printf(&p->w->arena,
+                                             "%s: unknown %s %s: Tessera reads codes and scales by the dtypes of their "
+                                             "tensors, but loaders may not",
+                                             where, kMembers[i].name, word);
+    }
+}
+
 tsr_status tsr_check_members(tsr_pairing *p, tsr_json_text q, const char *path)
 {
     const bool closed = p->w->dialect == TSR_DIALECT_COMPRESSED_TENSORS;
@@ -66,6 +86,7 @@ tsr_status tsr_check_members(tsr_pairing *p, tsr_json_text q, const char *path)
     snprintf(where, sizeof where, "%.160s/" TSR_CONFIG_NAME ": %s", p->c->path, path);
     if (p->members != NULL)
         TSR_TRY(check(p, q, (member_list){p->members, false}, where));
+    check_words(p, q, where);
     if (!tsr_json_get(q, "config_groups", &groups) || groups.data[0] != '{')
         return TSR_OK;
     tsr_json_reader r = tsr_json_members(groups);

@@ -2,7 +2,7 @@
 
 import json
 
-from checkpoints import load, make, same_bits
+from checkpoints import DEEPSEEK, E4M3, load, make, same_bits
 import harness
 import numpy as np
 import pytest
@@ -67,6 +67,17 @@ def test_an_unknown_member_is_named(tmp_path, tessera, convert, refuse, where, c
         refuse(src, 3, words, options=("--to", "int8-weight-only"))
     else:
         assert (code, told) == (0, 0) and "(and 1 other)" in err, err
+
+
+@pytest.mark.parametrize("changed", [{"fmt": "e5m2"}, {"fmt": 3}, {"scale_fmt": "ue4m3"}])
+def test_an_unknown_word_is_named(tmp_path, tessera, changed):
+    """The dtypes of the tensors decide. MiniMax writes another word for e4m3."""
+    tensors = {UP: np.ones((128, 128), np.float32).astype(E4M3), UP + "_scale_inv": np.ones((1, 1), np.float32)}
+    name, word = next(iter(changed.items()))
+    for number, known in enumerate([{"fmt": "float8_e4m3fn", "scale_fmt": "ue8m0"}, {"fmt": None}, changed]):
+        src = make(tmp_path / f"src{number}", {"model.safetensors": tensors}, {**DEEPSEEK, **known})
+        code, _, err = harness.run(tessera, ["convert", src, "-o", tmp_path / f"dst{number}", "--to", "bf16", "--quiet"])
+        assert code == 0 and (f"quantization_config: unknown {name} {json.dumps(word)}" in err) == (known is changed), err
 
 
 # Members that GPTQModel, AutoAWQ, ModelOpt and DeepSeek write.
