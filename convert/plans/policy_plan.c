@@ -109,7 +109,8 @@ tsr_status tsr_plan_decide(tsr_plan *plan, const tsr_policy_options *options, ts
 static bool might_be_quantized(const tsr_plan_note *n)
 {
     const tsr_tensor *const t = n->source;
-    return t->rank >= 2 && tsr_dtype_is_weight_float((tsr_dtype)t->dtype) && tsr_rule_for_all(t->name) == NULL;
+    const bool weight = tsr_dtype_is_weight_float((tsr_dtype)t->dtype) || t->dtype == TSR_F64;
+    return t->rank >= 2 && weight && tsr_rule_for_all(t->name) == NULL;
 }
 
 /* Bytes of weights that become codes and that stay unquantized, and the largest of the latter. */

@@ -2,12 +2,13 @@
 
 import json
 
-from checkpoints import save
+from checkpoints import load, save
 import harness
 import ml_dtypes
 import numpy as np
 from policy_table import read_table, write_holes
 import pytest
+from safetensors.numpy import save_file
 
 FAMILIES = read_table()
 
@@ -158,18 +159,22 @@ WHOLE = {"architectures": ["A"], "hidden_size": 256, "num_hidden_layers": 1, "nu
 
 
 @pytest.mark.parametrize("family", ["novel", "qwen3"])
-@pytest.mark.parametrize("kept, warned, served", [(0, False, True), (1, True, False), (7, True, False)])
+@pytest.mark.parametrize("kept, warned, served", [(0, False, True), (1, True, False), (7, True, False), (4, True, False)])
 def test_the_share_of_quantized_weights(kept, warned, served, family, tessera, tmp_path):
-    """Rules may not know the names of layers, such as RoBERTa's query and ModernBERT's Wo."""
+    """Rules may not know the names of layers, such as RoBERTa's query and ModernBERT's Wo. F64, of four times the bytes, is
+    not quantized."""
     shapes = {f"model.layers.0.mlp.{leaf}.weight": (256, 256) for leaf in ("up_proj", "down_proj", "gate_proj")}
     shapes["model.embed_tokens.weight"] = (256, 256)
     shapes |= {f"model.layers.0.self_attn.own{i}.weight": (256, 256) for i in range(kept)}
     src = weights_of(shapes, {"model_type": family, **WHOLE}, tmp_path / "src")
+    if kept == 4:
+        tensors = {name: array for name, array in load(src).items() if "self_attn" not in name}
+        save_file(tensors | {"model.layers.0.self_attn.o_proj.weight": np.ones((256, 256))}, src / "model.safetensors", {"format": "pt"})
     code, out, err = harness.run(tessera, ["quantize", src, "-o", tmp_path / "dst", "--json", tmp_path / "j"])
     rows = json.loads((tmp_path / "j").read_text())["serve"]
     assert code == 0 and ("% of the weights are quantized" in err) == warned
     assert any("command" in row for row in rows) == served
-    assert (f"no command to serve it: only {300 // (3 + kept)} % of the weights" in out) == (not served)
+    assert (f"no command to serve it: only {round(300 / (3 + kept))} % of the weights" in out) == (not served)
 
 
 FLUX = {"_class_name": "FluxTransformer2DModel", "_diffusers_version": "0.42.1"}
