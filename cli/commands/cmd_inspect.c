@@ -274,9 +274,14 @@ static tsr_status find_tensor(const tsr_checkpoint *c, const tsr_contents *s, co
     return TSR_OK;
 }
 
-static tsr_status inspect_tensor(inspecting *a, tsr_err *err)
+static tsr_status inspect_tensor(const tsr_command_context *c, tsr_err *err)
 {
+    inspecting *const a = c->job;
     TSR_TRY(find_tensor(a->checkpoint, &a->contents, a->tensor, &a->renamed, &a->inspected, err));
+    if (a->inspected.weight.scale == NULL && tsr_coding_of(a->checkpoint, a->inspected.weight.data) != TSR_PLAIN)
+        tsr_command_warn(c,
+                         "codes without a scale that fits: the values are those of the codes, and 'tessera inspect' of "
+                         "the whole checkpoint says why");
     const tsr_block block = a->inspected.owner != NULL ? (tsr_block){1, 1} : (tsr_block){0, 0};
     a->histogram = malloc(sizeof *a->histogram);
     return a->histogram == NULL ? tsr_out_of_memory(err, NULL)
@@ -400,7 +405,7 @@ static tsr_status run(tsr_command_context *c, tsr_terminal *terminal, tsr_err *e
     inspecting *const a = c->job;
     (void)terminal;
     if (a->tensor != NULL)
-        return inspect_tensor(a, err);
+        return inspect_tensor(c, err);
     return a->can_load == NULL ? TSR_OK : judge_loaders(a, err);
 }
 

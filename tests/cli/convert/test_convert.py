@@ -363,10 +363,14 @@ def test_values_beyond_f16(tmp_path, refuse, convert):
     assert load(convert(src, "--to", "bf16"))["m.weight"][2, 3] == BF16(448 * 147)
 
 
-def test_the_block_size_is_never_guessed(tmp_path, refuse):
+def test_the_block_size_is_never_guessed(tessera, tmp_path, refuse):
+    """inspect of a tensor says that its values are codes."""
     src = make(tmp_path / "src", {"model.safetensors": {"m.weight": CODES, "m.weight_scale_inv": SCALES}},
                quantization={"quant_method": "fp8"})
     refuse(src, 2, "--source-block")
+    for options, warned in ([], True), (["--source-block", "128x128"], False):
+        code, _, err = harness.run(tessera, ["inspect", f"{src}:m.weight", *options])
+        assert code == 0 and ("codes without a scale that fits" in err) == warned
 
 
 @pytest.mark.parametrize("scheme", ["int8-channel", "mxfp4-weight-only"])
