@@ -58,8 +58,8 @@ void tsr_quantize_job_options(tsr_quantize_job *job, tsr_option *options)
     const tsr_option scheme[] = {
         {"--scheme", TSR_OPT_CHOICE, &job->word, tsr_scheme_words(), "the scheme to quantize to (fp8-block)"},
         {"--rules", TSR_OPT_TEXT, &job->rules, "FILE",
-         "a file of rules that give each weight a scheme, in the form of compressed-tensors or ModelOpt; tessera "
-         "plan-schemes writes one"},
+         "a file of rules that give each weight a scheme, which tessera plan-schemes writes (docs/plan-schemes.md); the "
+         "output is in the dialect compressed-tensors or modelopt"},
         {"--recipe", TSR_OPT_TEXT, &job->recipe, "NAME",
          "the format of a released checkpoint: the name of a recipe (docs/recipes.md), or the path of one"},
         {"--dialect", TSR_OPT_CHOICE, &job->of.dialect, TSR_DIALECT_WORDS,

@@ -96,12 +96,14 @@ static void add_to_amax(tsr_run *r, size_t index, float amax, uint64_t bytes_in)
 tsr_status tsr_run_compute_amax(tsr_task *task, tsr_err *err)
 {
     tsr_run *const r = task->work.run;
-    const tsr_tensor *const t = tsr_amax_input(&task->rows, 0);
+    const tsr_tensor *in[TSR_MAX_INPUTS];
     float amax = 0;
     TSR_TRY(tsr_io_wait(task->io, &task->batch, err));
     const tsr_status status = amax_of_rows(&r->kernels, &task->rows, task->scratch, task->data, &amax, err);
+    for (uint32_t i = 0; i < task->rows.n_in; i++)
+        in[i] = tsr_amax_input(&task->rows, i);
     if (status != TSR_OK)
-        return tsr_prepend(err, status, "%s", r->plan->sources[t->source]->files[t->file].path);
+        return tsr_run_fail_at(r, in[0], in, task->rows.n_in, status, err);
     add_to_amax(r, task->work.index, amax, tsr_amax_rows_bytes(&task->rows));
     return TSR_OK;
 }

@@ -241,9 +241,8 @@ tsr_status tsr_run_compute_unit(tsr_task *task, tsr_err *err)
         const uint64_t unit = task->work.unit;
         task->read = tsr_source_sum_of(step, u, &r->kernels);
         const tsr_status status = step->op->units.run(step, unit, u, &r->kernels, &s->partials[unit], err);
-        const tsr_tensor *const t = step->in[u->from[0]];
         if (status != TSR_OK)
-            return tsr_prepend(err, status, "%s", r->plan->sources[t->source]->files[t->file].path);
+            return tsr_run_fail_at(r, step->in[u->from[0]], step->in, step->n_in, status, err);
     }
     if (appended) {
         TSR_TRY(r->verifying ? tsr_run_digest_appended(r, index, task->memory, r->pool->unit_bytes, err)

@@ -25,3 +25,8 @@ tsr_status tsr_run_write_window(const tsr_run *r, const tsr_tensor *t, const tsr
 /* Begins to read a window of an output tensor back. Without a task, reads it immediately. */
 tsr_status tsr_run_read_back(tsr_run *r, tsr_task *task, const tsr_tensor *t, const tsr_window *w, void *data,
                              tsr_err *err);
+
+/* Puts before the message the path of the file of that input whose name begins it, such as a scale; otherwise that of
+ * `first`. Returns `status`. */
+tsr_status tsr_run_fail_at(const tsr_run *run, const tsr_tensor *first, const tsr_tensor *const *in, uint32_t n_in,
+                           tsr_status status, tsr_err *err);

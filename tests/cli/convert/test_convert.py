@@ -352,6 +352,9 @@ def test_broken_pairs_are_refused_by_name(tmp_path, refuse, name, target):
     tensors, words = REFUSED[name]
     src = make(tmp_path / "src", {"model.safetensors": tensors})
     refuse(src, 3, *words, options=("--to", target))
+    if words[0] == "m.weight_scale_inv":  # the file that holds the scale is named
+        src = make(tmp_path / "two", {"model-1.safetensors": {"m.weight": CODES}, "model-2.safetensors": {words[0]: tensors[words[0]]}})
+        refuse(src, 3, f"model-2.safetensors: '{words[0]}'", *words, options=("--to", target, "--force"))
 
 
 def test_values_beyond_f16(tmp_path, refuse, convert):
