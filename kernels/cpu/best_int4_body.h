@@ -1,36 +1,38 @@
 /* Implements best_int4 as TSR_BEST(name), for each form to include.
  *
- * The loss of a scale t is X2 - 2 t S1 + t^2 S2, where X2 = sum w x^2, S1 = sum w x c, S2 = sum w c^2, and c is the code
- * of x. Below, x denotes |x|. The limit is the largest code of the same sign. When t falls to x / (k - 1/2),
- * code k - 1 becomes k, unless k exceeds the limit. Then S1 grows by w x, and S2 by w (2 k - 1). For a range of scales,
- * all such changes are listed and added to the cells of the scales where they happen. Sums over the cells from above are
- * S1 and S2 of each scale. A few scales are measured before, to leave out what need not be listed.
+ * Below, x denotes |x|, t a scale, and z a zero point. The limit of an element is the largest code of its sign: 7 - z
+ * above 0, and 8 + z below 0. X2 is the sum of w x^2. Some scales are measured. Between them a bound excludes most
+ * others. What is left is measured, too, and the last few candidates are compared by the definition.
  *
- * 1. Ranges. Let a <= t <= b, and let P(t) be the loss of t with the codes of b. A code k that begins at u in t .. b
- *    lowers it by w (2 k - 1) t (u - t). This is at most w (2 k - 1) t (u - a) (b - t) / (b - a). Let G be the sum of
- *    w (2 k - 1) a (u - a) for all codes that begin in a .. b, which is P(a) - loss(a). So the loss of t is at least
- *    P(t) - G t (b - t) / (a (b - a)). This is a parabola. If it exceeds the best loss, the range is left out.
+ * 1. Intervals. If code j replaces code j - 1, the error of an element falls by w (x - (j - 1) t)^2 - w (x - j t)^2 =
+ *    2 t w (x - (j - 1/2) t). The nearest code is j or more where this is positive. So the loss is X2 - 2 t F(t), where
+ *    F(t) is the sum of w max(x - (j - 1/2) t, 0) over all elements and all j from 1 to the limit. F is convex. Let t =
+ *    (1 - v) a + v b with 0 <= v <= 1. Then F(t) <= (1 - v) F(a) + v F(b). Let A and B be the losses of a and b. So the
+ *    loss of t is at least (1 - v)^2 A + 2 v (1 - v) M + v^2 B, where M = (A b / a + B a / b - X2 (b - a)^2 / (a b)) / 2.
+ *    Let L be the best loss. If A > L and B > L, and M > L or (M - L)^2 < (A - L) (B - L), this exceeds L for all v, and
+ *    no scale between a and b is the best.
  *
- * 2. Rounding. The FP32 quotients of a list are off by 2^-22 relatively, and those of the definition by 2^-24, with a
- *    zero point by 2^-22 more. An element whose code differs for this reason is near a tie. Its loss is about w t^2 / 4,
- *    and off by less than 2^-15 of that. Sums are FP64, with less than 16 n additions of terms up to 4 X2. error_of()
- *    covers these. Measures are FP32, for which 2^-14 of the loss and 2^-20 of X2 are added: r^2 is off by at most
- *    2^-22 q |r|, which is less than 2^-16 r^2 + 2^-28 q^2, and a lane adds at most 64 terms. In 1, b is at most 2 a, so
- *    that errors at b and a count three times at most.
+ * 2. Rounding. The FP32 quotients of a measure are off by 2^-22 relatively, and those of the definition by 2^-24, with a
+ *    zero point by 2^-20 absolutely. An element whose code differs for this reason is near a tie, and its loss is off by
+ *    less than 2^-16 of itself. x - c t is rounded once. A sum of n terms that are not negative is off by less than
+ *    n 2^-24. So a measure is within 2^-15 + n 2^-24 of the definition, relatively. `rounding` has twice as much. Hence
+ *    A and B in 1 are lowered by 2^-15 more than their errors, and M by 2^-16 (A b / a + B a / b). The other roundings
+ *    of M are below 2^-21 (A b / a + B + X2 (b - a)^2 / (a b)). They are smaller, unless the last term exceeds twice the
+ *    sum of the first two. Then M - L < 0, and (M - L)^2 exceeds A B, because the mean of A b / a and B a / b does.
  *
- * 3. Small scales. Let d >= 0. An element beyond limit t costs (x - limit t)^2, which is at least d (2 x - d) - 2 d limit
- *    t. If d is what another scale clips, the sum over the group is a bound that is linear in t.
+ * 3. Small scales. Let y be the limit times t on one side of 0, and d >= 0. An element beyond y costs (x - y)^2, which is
+ *    at least d (2 x - d) - 2 d y. If d is what another y clips, the sum over the side is a bound that is linear in y. It
+ *    exceeds L below some y. The limits of both sides add up to 15. So 15 t is at least the sum of both such y.
  *
- * 4. Large scales. Let t clip nothing with some zero point. Values of codes under 2 t are then values of codes under t,
+ * 4. Zero points. The losses of all limits follow from those with the limit 15, which no zero point exceeds. By 1, a
+ *    limit k adds 2 t times the sum of w max(x - (j - 1/2) t, 0) for j = k + 1 .. 15. All terms are positive, so that
+ *    errors stay as in 2. An interval that is excluded with the limit 15 is excluded with all zero points.
+ *
+ * 5. Large scales. Let t clip nothing with some zero point. Values of codes under 2 t are then values of codes under t,
  *    as far as x reaches. So no code under 2 t is nearer. If the bound for t excludes it, 2 t is excluded, with any
  *    zero point. Otherwise 2 t is compared, too. It suffices to search the first octave in which nothing is clipped, and
- *    scales whose half cannot be stored.
- *
- * 5. Zero points. Without limits, codes are at least as near as with those of any zero point. Ranges that are excluded
- *    without limits are excluded for all zero points. So are scales for which clipping on one side of 0 costs too much.
- *    Limits change only the codes of elements that they clip. So the measures of a zero point are those without limits,
- *    plus the changes of these elements. A change has up to 3 times the error of a term, and is never below 0. */
-#include "kernels/cpu/best_int4_cells_body.h"
+ *    scales whose half cannot be stored. */
+#include "kernels/cpu/best_int4_measure_body.h"
 
 /* ---- candidates ---- */
 
@@ -61,8 +63,8 @@ static double exact_loss(const int4_search *s, double t, int zero_point)
     return d_sum(sum);
 }
 
-/* Leaves the candidates whose exact loss may be the smallest. */
-static void compare(int4_search *s)
+/* Leaves the candidates that may still be the best. */
+static void drop_worse(int4_search *s)
 {
     size_t n = 0;
     for (size_t i = 0; i < s->n_left; i++) {
@@ -70,6 +72,25 @@ static void compare(int4_search *s)
             s->left[n++] = s->left[i];
     }
     s->n_left = n;
+}
+
+/* Notes a candidate with its measured loss, unless it cannot be the best. */
+static void note(int4_search *s, double t, int zero, double loss)
+{
+    if (loss > s->most * (double)s->rounding)
+        return;
+    if (s->n_left == MOST_LEFT)
+        drop_worse(s);
+    s->many = s->many || s->n_left == MOST_LEFT;
+    if (!s->many)
+        s->left[s->n_left++] = (int4_candidate){t, zero, loss / (double)s->rounding};
+}
+
+/* Leaves the candidates whose exact loss may be the smallest. */
+static void compare(int4_search *s)
+{
+    drop_worse(s);
+    const size_t n = s->n_left;
     if (n < 2 || s->candidates->away)
         return;
     double least = INFINITY;
@@ -124,142 +145,222 @@ static void search_by_definition(const int4_search *s, double from, double to, f
     }
 }
 
-/* Searches a range with a zero point. */
-static void search_range(int4_search *s, int zero, int4_range range)
+/* ---- intervals ---- */
+
+/* Lowers the upper bound of the smallest loss to those of n measured candidates. */
+ALWAYS_INLINE void lower_most(int4_search *s, const float *loss, size_t n)
 {
-    if (s->candidates->zero_points && (range.last >> 16) - (range.first >> 16) > FEW_SCALES) {
-        set_zero_point(s, zero);
-        measure_range(s, false, tsr_f32_from_bits(range.first), &range);
-    }
-    if (range.first > range.last)
+    float least = INFINITY;
+    for (size_t i = 0; i < n; i++)
+        least = loss[i] < least ? loss[i] : least;
+    const double most = (double)least * (double)s->rounding + UNDERFLOW;
+    s->most = most < s->most ? most : s->most;
+}
+
+/* Returns the mask of the intervals a .. b that may hold the best scale: see 1. ratio is b / a, inverse a / b, and gap
+ * X2 (b - a)^2 / (a b). */
+ALWAYS_INLINE unsigned undecided(const int4_search *s, vf of_a, vf of_b, vf ratio, vf inverse, vf gap)
+{
+    const vf zero = f_set1(0), most = f_set1((float)s->most), least = f_set1(1 / s->rounding);
+    const vf a = f_mul(of_a, least), b = f_mul(of_b, least), over_a = f_sub(a, most), over_b = f_sub(b, most);
+    const vf middle = f_sub(f_mul(f_sub(f_fmadd(a, ratio, f_mul(b, inverse)), gap), f_set1(0.5f)), most);
+    const unsigned ends = f_less(zero, over_a) & f_less(zero, over_b),
+                   inside = f_less(zero, middle) | f_less(f_mul(middle, middle), f_mul(over_a, over_b));
+    return ~(ends & inside) & ((1u << LANES) - 1);
+}
+
+/* Puts an interval on the stack, unless it has no scales inside. */
+static inline void open_interval(int4_search *s, float a, float b, float of_a, float of_b, int zero)
+{
+    if (stored_scale(s, 0.5f * (a + b)) <= a)
         return;
-    const int shift = 16;
-    list_codes(s, zero, range.first >> shift << shift, ((range.last >> shift) + 1) << shift);
-    if (s->candidates->f16) {
-        narrow(s, shift, &range);
-        if (range.first > range.last)
-            return;
-        shorten_list(s, range.first, s->top);
+    s->many = s->many || s->n_open == MOST_OPEN;
+    if (!s->many)
+        s->open[s->n_open++] = (int4_interval){a, b, of_a, of_b, zero};
+}
+
+/* Measures scales in the last open intervals, and opens the intervals between them that are undecided. */
+static void divide(int4_search *s)
+{
+    enum { MOST_PARTS = 2 * GRID };
+    int4_pairs p;
+    float a[MOST_PARTS], b[MOST_PARTS], of_a[MOST_PARTS], of_b[MOST_PARTS];
+    int zero[MOST_PARTS];
+    size_t at[GRID], n = 0, n_parts = 0;
+    const size_t taken = s->n_open < GRID ? s->n_open : GRID;
+    const float step = 1 / (float)(GRID / taken + 1);
+    for (size_t i = 0; i < taken; i++) {
+        const int4_interval from = s->open[--s->n_open];
+        a[n_parts] = from.a;
+        of_a[n_parts] = from.of_a;
+        zero[n_parts] = from.zero;
+        for (size_t j = 1; j <= GRID / taken; j++) {
+            const float t = stored_scale(s, from.a + (from.b - from.a) * ((float)j * step));
+            if (!(t > a[n_parts]))
+                continue;
+            p.t[n] = t;
+            p.above[n] = (float)(7 - from.zero);
+            p.below[n] = (float)(8 + from.zero);
+            at[n++] = n_parts;
+            b[n_parts++] = t;
+            a[n_parts] = t;
+            zero[n_parts] = from.zero;
+        }
+        b[n_parts] = from.b;
+        of_b[n_parts++] = from.of_b;
     }
-    note_range(s, zero, &range);
+    for (size_t i = n; i % LANES != 0; i++)
+        p.t[i] = p.above[i] = p.below[i] = 1;
+    measure(s, n, &p);
+    lower_most(s, p.loss, n);
+    for (size_t i = 0; i < n; i++) {
+        of_b[at[i]] = of_a[at[i] + 1] = p.loss[i];
+        note(s, (double)p.t[i], zero[at[i]], (double)p.loss[i]);
+    }
+    for (size_t i = n_parts; i % LANES != 0; i++)
+        a[i] = b[i] = of_a[i] = of_b[i] = 1; /* has no scales inside */
+    for (size_t first = 0; first < n_parts; first += LANES) {
+        const vf from = f_load(a + first), to = f_load(b + first), width = f_sub(to, from);
+        const vf by_a = f_div(width, from), by_b = f_div(width, to), one = f_set1(1);
+        const vf gap = f_mul(f_mul(by_a, by_b), f_set1(s->sum_x2));
+        unsigned left =
+            undecided(s, f_load(of_a + first), f_load(of_b + first), f_add(one, by_a), f_sub(one, by_b), gap);
+        for (; left != 0; left &= left - 1) {
+            const size_t i = first + (size_t)__builtin_ctz(left);
+            open_interval(s, a[i], b[i], of_a[i], of_b[i], zero[i]);
+        }
+    }
 }
 
-/* Excludes scales below one. */
-static void begin_at(int4_search *s, double scale, int4_range *range)
+/* Scales that do not decrease, and what `undecided` takes for the intervals after them. LANES scales follow. */
+typedef struct int4_grid {
+    float t[GRID + LANES], ratio[GRID], inverse[GRID], gap[GRID];
+} int4_grid;
+
+/* Returns the mask of the intervals of a grid that may hold the best scale. */
+ALWAYS_INLINE unsigned undecided_grid(const int4_search *s, const int4_grid *g, const float *loss)
 {
-    const uint32_t first = tsr_f32_bits((float)(scale * (1 - 0x1p-20)));
-    range->first = scale > (double)tsr_f32_from_bits(range->last) ? UINT32_MAX
-                   : first > range->first                         ? first
-                                                                  : range->first;
-    s->many = s->many || range->first <= tsr_f32_bits(LEAST_SCALE);
+    unsigned left = 0;
+    for (int i = 0; i < GRID; i += LANES)
+        left |= undecided(s, f_load(loss + i), f_load(loss + i + 1), f_load(g->ratio + i), f_load(g->inverse + i),
+                          f_load(g->gap + i))
+                << i;
+    return left;
 }
 
-/* Searches a range without zero points. */
-static void search_scales(int4_search *s, float low, int4_range *range)
+/* Opens the intervals of a grid that are undecided with a zero point, and notes the scales before them. */
+ALWAYS_INLINE void open_grid(int4_search *s, const int4_grid *g, const float *loss, int zero)
 {
-    set_zero_point(s, 0);
-    measure_range(s, true, low, range);
-    if (s->n <= 64) /* measures take little time */
-        measure_range(s, true, low, range);
-    begin_at(s, clipped_below(s, 0.9 * (double)low), range);
-    search_range(s, 0, *range);
+    for (unsigned left = undecided_grid(s, g, loss); left != 0; left &= left - 1) {
+        const int i = __builtin_ctz(left);
+        if (g->t[i + 1] > g->t[i] || i == GRID - 1)
+            note(s, (double)g->t[i], zero, (double)loss[i]);
+        open_interval(s, g->t[i], g->t[i + 1], loss[i], loss[i + 1], zero);
+    }
 }
 
-/* Bounds of the largest code times the scale on each side of 0. Below a bound, clipping on that side costs too much. */
+/* Sets a grid from `low` to `last`. */
+static void set_grid(const int4_search *s, double low, double last, int4_grid *g)
+{
+    /* These places leave the fewest scales to measure, on average over normal and heavy-tailed groups. */
+    static const float kPlaces[GRID] = {0,      0.042f, 0.074f, 0.102f, 0.128f, 0.154f, 0.178f, 0.203f,
+                                        0.228f, 0.256f, 0.292f, 0.341f, 0.416f, 0.532f, 0.713f, 1};
+    for (int i = 0; i < GRID + LANES; i++)
+        g->t[i] = i < GRID ? usable_scale(s, (float)(low + (last - low) * (double)kPlaces[i])) : g->t[GRID - 1];
+    for (int i = 0; i < GRID; i += LANES) {
+        const vf a = f_load(g->t + i), b = f_load(g->t + i + 1), width = f_sub(b, a), one = f_set1(1);
+        const vf by_a = f_div(width, a), by_b = f_div(width, b);
+        f_store(g->ratio + i, f_add(one, by_a));
+        f_store(g->inverse + i, f_sub(one, by_b));
+        f_store(g->gap + i, f_mul(f_mul(by_a, by_b), f_set1(s->sum_x2)));
+    }
+}
+
+/* Bounds of limit * t on each side of 0: see 3. */
 typedef struct int4_sides {
     double above, below;
 } int4_sides;
 
-static int4_sides clip_sides(int4_search *s)
+/* Returns a bound of the scale. Below it, clipping on one side of 0 costs too much, with any zero point. */
+static double least_scale(const int4_search *s, int4_sides *sides)
 {
-    int4_sides sides = {0, 0};
-    if (s->high > 0) {
-        set_limits(s, 1, ANY_LIMIT);
-        sides.above = clipped_below(s, 0.75 * s->high);
+    *sides = (int4_sides){clip_bound(s, &s->above, s->high), clip_bound(s, &s->below, s->low)};
+    const double above = sides->above / 7, below = sides->below / 8;
+    return s->candidates->zero_points ? (sides->above + sides->below) / 15 : above > below ? above : below;
+}
+
+/* Opens the intervals of a grid for the zero points from least to most. `unlimited` has the losses with MOST_CODE, which
+ * decide the intervals from scale n on. */
+ALWAYS_INLINE void open_zero_points(int4_search *s, const int4_grid *g, const float *unlimited, int n, int least,
+                                    int most, bool weighted)
+{
+    int4_excess above, below;
+    float loss[16][GRID + LANES];
+    vf smallest = f_set1(INFINITY);
+    add_excess(&s->above, g->t, n, 7 - most, weighted, &s->few, above);
+    add_excess(&s->below, g->t, n, 8 + least, weighted, &s->few, below);
+    for (int zero = least; zero <= most; zero++) {
+        float *const of = loss[zero + 8];
+        memcpy(of + n, unlimited + n, (size_t)(GRID + 1 - n) * sizeof *of);
+        for (int i = 0; i < n; i += LANES) {
+            const vf excess = f_add(f_load(above[7 - zero] + i), f_load(below[8 + zero] + i)),
+                     sum = f_add(f_load(unlimited + i), excess);
+            smallest = f_min(sum, smallest);
+            f_store(of + i, sum);
+        }
+        if (n == GRID)
+            of[GRID] = of[GRID - 1];
     }
-    if (s->low > 0) {
-        set_limits(s, ANY_LIMIT, 1);
-        sides.below = clipped_below(s, 0.75 * s->low);
+    float losses[LANES];
+    f_store(losses, smallest);
+    lower_most(s, losses, LANES);
+    for (int zero = least; zero <= most; zero++)
+        open_grid(s, g, loss[zero + 8], zero);
+}
+
+/* Opens the intervals of a grid for all zero points that do not clip too much under the last scale that is left. */
+static void search_zero_points(int4_search *s, const int4_grid *g, const int4_sides *sides, const float *unlimited)
+{
+    const unsigned left = undecided_grid(s, g, unlimited);
+    const int after = left == 0 ? 0 : 32 - __builtin_clz(left), some = (after + LANES) / LANES * LANES;
+    const int n = some < GRID ? some : GRID;
+    const double last = (double)g->t[after] * (1 + 0x1p-20);
+    const int from = (int)ceil(sides->below / last) - 8, to = 7 - (int)ceil(sides->above / last);
+    const int least = from < -8 ? -8 : from, most = to > 7 ? 7 : to;
+    if (s->weight != NULL)
+        open_zero_points(s, g, unlimited, n, least, most, true);
+    else
+        open_zero_points(s, g, unlimited, n, least, most, false);
+}
+
+/* Searches all scales up to `last`. `whole` clips nothing with the zero point `middle`. */
+static void search_scales(int4_search *s, double whole, int middle, double last)
+{
+    const bool zero_points = s->candidates->zero_points;
+    const float usual = usable_scale(s, (float)(0.9 * whole < last ? 0.9 * whole : last));
+    const float loss = loss_of(s, usual, 7 - middle, 8 + middle);
+    lower_most(s, &loss, 1);
+    int4_sides sides;
+    int4_grid g;
+    int4_pairs p;
+    const double least = least_scale(s, &sides), low = least > LEAST_SCALE ? least : LEAST_SCALE;
+    set_grid(s, low < last ? low : last, last, &g);
+    for (int i = 0; i < GRID; i++) {
+        p.t[i] = g.t[i];
+        p.above[i] = zero_points ? MOST_CODE : 7;
+        p.below[i] = zero_points ? MOST_CODE : 8;
     }
-    return sides;
-}
-
-/* Returns a scale below which clipping with a zero point costs too much. */
-static double least_scale(const int4_sides *sides, int zero)
-{
-    const double up = sides->above == 0 ? 0 : sides->above / (7 - zero),
-                 down = sides->below == 0 ? 0 : sides->below / (8 + zero);
-    return up > down ? up : down;
-}
-
-/* Returns the given zero point and those that do not clip too much under the last scale of a range. */
-static int4_zeros zeros_of(const int4_sides *sides, int given, const int4_range *range)
-{
-    const double last = (double)tsr_f32_from_bits(range->last);
-    int4_zeros zeros = {given, given};
-    while (zeros.least > -8 && sides->below <= last * (7 + zeros.least))
-        zeros.least--;
-    while (zeros.most < 7 && sides->above <= last * (6 - zeros.most))
-        zeros.most++;
-    return zeros;
-}
-
-/* Sets the points of a zero point from measures without limits, with the elements of a part that it may clip. */
-static void measure_zero_point(int4_search *s, const int4_measures *m, const int4_part *part, int zero,
-                               int4_points *points)
-{
-    const int4_part list = {s->next_x, s->next_share, 0};
-    const int4_part clipped = keep_clipped(s, part, m, (int4_zeros){zero, zero}, list);
-    set_points(s, m, &clipped, zero, points);
-    lower_most(s, points);
-}
-
-/* Measures scales without limits, from the last one of a range down to `low`. Lowers the upper bound of the smallest loss
- * by the given zero point. Leaves out what is excluded for all zero points. Returns what some of them may clip. */
-static int4_part measure_unlimited(int4_search *s, bool dense, float low, int4_zeros zeros, int given,
-                                   int4_range *range, int4_measures *m)
-{
-    int4_points points;
-    const int4_part group = {s->value, s->share, s->n}, list = {s->part, s->part_share, 0};
-    set_no_limits(s);
-    place_scales(s, dense, low, range, m);
-    measure(s, m);
-    const int4_part clipped = keep_clipped(s, &group, m, zeros, list);
-    measure_zero_point(s, m, &clipped, given, &points);
-    set_points(s, m, &(int4_part){NULL, NULL, 0}, 0, &points);
-    shrink_range(s, &points, range);
-    return clipped;
-}
-
-/* Searches a range with all zero points, first with few measures of each. */
-static void search_zero_points(int4_search *s, int given, float low, int4_range *range)
-{
-    int4_measures m;
-    int4_points points[16];
-    measure_unlimited(s, true, low, (int4_zeros){given, given}, given, range, &m);
-    if (range->first > range->last)
-        return;
-    const int4_sides sides = clip_sides(s);
-    int4_zeros zeros = zeros_of(&sides, given, range);
-    double begin = (double)tsr_f32_from_bits(range->last);
-    for (int zero = zeros.least; zero <= zeros.most; zero++)
-        begin = least_scale(&sides, zero) < begin ? least_scale(&sides, zero) : begin;
-    const float first = tsr_f32_from_bits(range->first);
-    low = (float)begin > first ? (float)begin : first;
-    const int4_part clipped = measure_unlimited(s, false, low, zeros, given, range, &m);
-    if (range->first > range->last)
-        return;
-    zeros = zeros_of(&sides, given, range);
-    for (int zero = zeros.least; zero <= zeros.most; zero++)
-        measure_zero_point(s, &m, &clipped, zero, &points[zero + 8]);
-    for (int zero = zeros.least; zero <= zeros.most; zero++) {
-        int4_range part = *range;
-        begin_at(s, least_scale(&sides, zero), &part);
-        if (part.first <= part.last)
-            shrink_range(s, &points[zero + 8], &part);
-        if (part.first <= part.last)
-            search_range(s, zero, part);
+    measure(s, GRID, &p);
+    p.loss[GRID] = p.loss[GRID - 1];
+    if (zero_points) {
+        search_zero_points(s, &g, &sides, p.loss);
+    } else {
+        lower_most(s, p.loss, GRID);
+        open_grid(s, &g, p.loss, 0);
     }
+    while (s->n_open > 0 && !s->many)
+        divide(s);
+    s->many = s->many || (least <= LEAST_SCALE && least_scale(s, &sides) <= LEAST_SCALE);
 }
 
 /* Returns whether an earlier candidate than `at` has its scale. */
@@ -271,21 +372,15 @@ static bool is_repeated(const int4_search *s, size_t at)
     return i < at;
 }
 
-/* Notes the doubles of the candidates that are left and clip nothing with some zero point: see 4. */
+/* Notes the doubles of the candidates that are left and clip nothing with some zero point: see 5. */
 static void note_doubles(int4_search *s, double from, double to)
 {
     for (size_t i = 0; i < s->n_left; i++) { /* doubles are appended */
         const double t = 2 * s->left[i].t;
         if (s->left[i].loss > s->most || t < 2 * from || t > to || is_repeated(s, i))
             continue;
-        int4_measures m;
-        int4_points points;
-        for (int j = 0; j < SCALES; j++)
-            m.t[j] = (float)t;
-        set_no_limits(s);
-        measure(s, &m);
-        set_points(s, &m, &(int4_part){NULL, NULL, 0}, 0, &points);
-        if (points.loss[0] * (1 - 0x1p-14) - 0x1p-20 * s->sum_x2 > s->most)
+        const float unlimited = loss_of(s, (float)(t < 8 ? t : 8), MOST_CODE, MOST_CODE); /* codes are 0 from 4 on */
+        if ((double)unlimited > s->most * (double)s->rounding)
             continue;
         for (int zero = least_zero(s); zero <= most_zero(s); zero++)
             note(s, t, zero, exact_loss(s, t, zero));
@@ -294,83 +389,8 @@ static void note_doubles(int4_search *s, double from, double to)
 
 /* ---- a group ---- */
 
-/* Returns the exponent of a positive number. */
-static inline int exponent_of(float x)
-{
-    return x >= 0x1p-126f ? (int)(tsr_f32_bits(x) >> 23) - 127 : ilogbf(x);
-}
-
-static inline float power(int exponent)
-{
-    return tsr_f32_from_bits((uint32_t)(exponent + 127) << 23);
-}
-
-/* Copies the group. Returns false if all losses are equal. */
-static bool load_group(int4_search *s, float *scratch)
-{
-    const size_t n = s->n, each = n + LANES;
-    s->value = scratch;
-    s->size = s->value + each;
-    s->limit = s->size + each;
-    s->part = s->limit + each;
-    s->share = s->part + each;
-    s->part_share = s->share + each;
-    s->next_scale = s->part_share + each;
-    s->next_x = s->next_scale + UNLIMITED * n + LANES;
-    s->next_square = s->next_x + UNLIMITED * n + LANES;
-    s->next_share = s->next_square + UNLIMITED * n + LANES;
-    float most_weight = 0;
-    for (size_t i = 0; i < n; i++) {
-        s->value[i] = s->weight == NULL || s->weight[i] > 0 ? s->x[i] : 0;
-        if (s->weight != NULL)
-            most_weight = s->weight[i] > most_weight ? s->weight[i] : most_weight;
-    }
-    const vf zero = f_set1(0);
-    f_store(s->value + n, zero);
-    vf highest = zero, lowest = zero;
-    for (size_t i = 0; i < n; i += LANES) {
-        const vf x = f_load(s->value + i);
-        highest = f_max(highest, x);
-        lowest = f_max(lowest, f_sub(zero, x));
-    }
-    const float high = f_largest(highest), low = f_largest(lowest), amax = high > low ? high : low;
-    if (amax == 0)
-        return false;
-    if (s->weight != NULL) {
-        const int raise = -exponent_of(most_weight), part = raise / 2;
-        const float one = power(part), other = power(raise - part);
-        for (size_t i = 0; i < n; i++)
-            s->share[i] = s->weight[i] * one * other;
-        f_store(s->share + n, zero);
-    }
-    const int exponent = -exponent_of(amax), half = exponent / 2; /* 2^exponent may exceed FP32 */
-    s->unit = (double)power(half) * (double)power(exponent - half);
-    s->high = (double)high * s->unit;
-    s->low = (double)low * s->unit;
-    s->least_normal = exponent + (s->candidates->f16 ? -14 : -126) + 127;
-    const vf first = f_set1(power(half)), second = f_set1(power(exponent - half));
-    vd squares = d_set1(0);
-    for (size_t i = 0; i < n; i += LANES) {
-        const vf value = f_mul(f_mul(f_load(s->value + i), first), second);
-        f_store(s->value + i, value);
-        f_store(s->size + i, f_size(value));
-        for (int part = 0; part < HALVES; part++) {
-            const vd of_x = f_widen(value, part);
-            vd square = of_x * of_x;
-            if (s->weight != NULL)
-                square *= f_widen(f_load(s->share + i), part);
-            squares += square;
-        }
-    }
-    s->sum_x2 = d_sum(squares);
-    f_store(s->size + n, zero);
-    f_store(s->limit + n, zero);
-    s->error = (double)(n + 128) * 0x1p-45 * s->sum_x2;
-    return true;
-}
-
-/* Returns the scales to search. The last may be that of 4, or the first with which all codes are 0. */
-static int4_range range_of(const int4_search *s, double whole)
+/* Returns the last scale to search: that of 5, or the first with which all codes are 0. */
+static float last_scale(const int4_search *s, double whole)
 {
     const double amax = s->high > s->low ? s->high : s->low;
     const double smallest = scale_value(s->candidates, 1) * s->unit;
@@ -379,9 +399,7 @@ static int4_range range_of(const int4_search *s, double whole)
     double last = 2 * whole > halved ? 2 * whole * (1 + 0x1p-20) : halved;
     last = last < 2.002 * amax ? last : 2.002 * amax;
     last = last < largest ? last : largest;
-    last = last > smallest ? last : smallest;
-    const double first = smallest < LEAST_SCALE ? LEAST_SCALE : smallest;
-    return (int4_range){tsr_f32_bits((float)first), tsr_f32_bits((float)last)};
+    return (float)(last > smallest ? last : smallest);
 }
 
 void TSR_BEST(best_int4)(const float *x, const float *weight, size_t n, const tsr_best_int4 *candidates, float *scratch,
@@ -393,29 +411,22 @@ void TSR_BEST(best_int4)(const float *x, const float *weight, size_t n, const ts
     s.weight = weight;
     s.n = n;
     s.most = INFINITY;
-    s.n_left = 0;
+    s.n_open = s.n_left = 0;
     s.many = false;
+    s.rounding = 1 + 0x1p-14f + (float)n * 0x1p-23f;
     if (!load_group(&s, scratch))
         return;
     const double amax = s.high > s.low ? s.high : s.low;
     if (scale_value(candidates, 1) * s.unit > 2.002 * amax)
         return;
-    double whole = INFINITY;
-    for (int z = least_zero(&s); z <= most_zero(&s); z++) {
-        const double of = unclipped(&s, z);
-        whole = of < whole ? of : whole;
-    }
+    int middle = candidates->zero_points ? (int)rint(15 * s.low / (s.high + s.low)) - 8 : 0;
+    middle = s.high > 0 && middle > 6 ? 6 : s.low > 0 && middle < -7 ? -7 : middle;
+    const double whole = unclipped(&s, middle), given = (double)*scale * s.unit;
+    const float last = last_scale(&s, whole);
     const int given_zero = (int)*zero;
-    int4_range range = range_of(&s, whole);
-    const float last = tsr_f32_from_bits(range.last), low = (candidates->zero_points ? 0.9f : 0.86f) * (float)whole;
-    int4_range part = range;
-    s.many = range.last <= tsr_f32_bits(LEAST_SCALE);
-    if (candidates->zero_points)
-        search_zero_points(&s, given_zero, low < last ? low : last, &part);
-    else
-        search_scales(&s, low < last ? low : last, &part);
-    if ((double)*scale * s.unit > (double)tsr_f32_from_bits(range.last))
-        note(&s, (double)*scale * s.unit, given_zero, exact_loss(&s, (double)*scale * s.unit, given_zero));
+    search_scales(&s, whole, middle, last);
+    if (given > (double)last)
+        note(&s, given, given_zero, exact_loss(&s, given, given_zero));
     note_doubles(&s, whole, scale_value(candidates, largest_scale(candidates)) * s.unit);
     if (s.many || s.sum_x2 < LEAST_SUM)
         search_by_definition(&s, 0, 2.002 * amax / s.unit, scale, zero);

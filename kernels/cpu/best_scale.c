@@ -108,28 +108,24 @@ double tsr_best_int4_loss(const float *x, const float *weight, size_t n, const t
 enum { LANES = 1, HALVES = 1 };
 typedef float vf;
 typedef double vd;
-#define TSR_BEST(name)            tsr_##name##_ref
-#define f_set1(x)                 (x)
-#define f_load(p)                 (*(p))
-#define f_store(p, x)             (*(p) = (x))
-#define f_mul(a, b)               ((a) * (b))
-#define f_add(a, b)               ((a) + (b))
-#define f_sub(a, b)               ((a) - (b))
-#define f_div(a, b)               ((a) / (b))
-#define f_min(a, b)               ((a) < (b) ? (a) : (b))
-#define f_max(a, b)               ((a) > (b) ? (a) : (b))
-#define f_fmadd(a, b, c)          fmaf(a, b, c)
-#define f_fnmadd(a, b, c)         fmaf(-(a), b, c)
-#define f_round(x)                ((x) + 0x1.8p23f - 0x1.8p23f) /* |x| is below 2^22 */
-#define f_size(x)                 fabsf(x)
-#define f_sum(x)                  (x)
-#define f_largest(x)              (x)
-#define f_where_negative(x, a, b) ((x) < 0 ? (a) : (b))
-#define f_less(a, b)              ((unsigned)((a) < (b)))
-#define f_keep(to, x, mask)       (*(to) = (x))
-#define d_load(p)                 (*(p))
-#define d_store(p, x)             (*(p) = (x))
-#define d_set1(x)                 ((double)(x))
-#define d_sum(x)                  (x)
-#define f_widen(x, half)          ((double)(x))
+#define TSR_BEST(name)      tsr_##name##_ref
+#define f_set1(x)           (x)
+#define f_load(p)           (*(p))
+#define f_store(p, x)       (*(p) = (x))
+#define f_mul(a, b)         ((a) * (b))
+#define f_add(a, b)         ((a) + (b))
+#define f_sub(a, b)         ((a) - (b))
+#define f_div(a, b)         ((a) / (b))
+#define f_min(a, b)         ((a) < (b) ? (a) : (b))
+#define f_max(a, b)         ((a) > (b) ? (a) : (b))
+#define f_fmadd(a, b, c)    ((float)((double)(a) * (double)(b) + (double)(c)))
+#define f_fnmadd(a, b, c)   ((float)((double)(c) - (double)(a) * (double)(b)))
+#define f_round(x)          ((x) + 0x1.8p23f - 0x1.8p23f) /* |x| is below 2^22 */
+#define f_sum(x)            (x)
+#define f_largest(x)        (x)
+#define f_less(a, b)        ((unsigned)((a) < (b)))
+#define f_keep(to, x, mask) (*(to) = (x))
+#define d_set1(x)           ((double)(x))
+#define d_sum(x)            (x)
+#define f_widen(x, half)    ((double)(x))
 #include "kernels/cpu/best_int4_body.h"

@@ -36,7 +36,7 @@ typedef struct tsr_best_int4 {
 } tsr_best_int4;
 
 /* Returns the floats of scratch for a group of n elements. */
-#define TSR_BEST_INT4_SCRATCH(n) (70 * (n) + 160)
+#define TSR_BEST_INT4_SCRATCH(n) (8 * (n) + 128)
 
 /* Replaces *scale and *zero by the best candidate for a group of n finite elements. Of equal losses it prefers the
  * given pair, then the smallest scale, then the smallest zero point. The given scale is a number of the stored type,

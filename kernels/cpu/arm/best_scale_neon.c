@@ -14,17 +14,16 @@ typedef float32x4_t vf;
 #define v_any(x)          (vmaxvq_u32((uint32x4_t)(x)) != 0)
 #include "kernels/cpu/best_groups_body.h"
 
-#define f_load(p)                 vld1q_f32(p)
-#define f_store(p, x)             vst1q_f32(p, x)
-#define f_mul(a, b)               vmulq_f32(a, b)
-#define f_add(a, b)               vaddq_f32(a, b)
-#define f_sub(a, b)               vsubq_f32(a, b)
-#define f_div(a, b)               vdivq_f32(a, b)
-#define f_round(x)                vrndnq_f32(x)
-#define f_size(x)                 vabsq_f32(x)
-#define f_sum(x)                  vaddvq_f32(x)
-#define f_largest(x)              vmaxvq_f32(x)
-#define f_where_negative(x, a, b) vbslq_f32(vcltzq_f32(x), a, b)
+#define f_load(p)     vld1q_f32(p)
+#define f_store(p, x) vst1q_f32(p, x)
+#define f_mul(a, b)   vmulq_f32(a, b)
+#define f_add(a, b)   vaddq_f32(a, b)
+#define f_sub(a, b)   vsubq_f32(a, b)
+#define f_div(a, b)   vdivq_f32(a, b)
+#define f_round(x)    vrndnq_f32(x)
+#define f_size(x)     vabsq_f32(x)
+#define f_sum(x)      vaddvq_f32(x)
+#define f_largest(x)  vmaxvq_f32(x)
 
 static inline unsigned f_less(vf a, vf b)
 {
@@ -44,8 +43,6 @@ static inline void f_keep(float *to, vf x, unsigned mask)
 
 enum { HALVES = 2 };
 typedef float64x2_t vd;
-#define d_load(p)        vld1q_f64(p)
-#define d_store(p, x)    vst1q_f64(p, x)
 #define d_set1(x)        vdupq_n_f64(x)
 #define d_sum(x)         vaddvq_f64(x)
 #define f_widen(x, half) ((half) == 0 ? vcvt_f64_f32(vget_low_f32(x)) : vcvt_high_f64_f32(x))

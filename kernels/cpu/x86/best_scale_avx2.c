@@ -8,12 +8,11 @@ enum { LANES = 8 };
 #define v_any(x)           (!_mm256_testz_si256((__m256i)(x), (__m256i)(x)))
 #include "kernels/cpu/best_groups_body.h"
 
-#define f_add(a, b)               _mm256_add_ps(a, b)
-#define f_div(a, b)               _mm256_div_ps(a, b)
-#define f_store(p, x)             _mm256_storeu_ps(p, x)
-#define f_round(x)                _mm256_round_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)
-#define f_where_negative(x, a, b) _mm256_blendv_ps(b, a, x)
-#define f_less(a, b)              ((unsigned)_mm256_movemask_ps(_mm256_cmp_ps(a, b, _CMP_LT_OQ)))
+#define f_add(a, b)   _mm256_add_ps(a, b)
+#define f_div(a, b)   _mm256_div_ps(a, b)
+#define f_store(p, x) _mm256_storeu_ps(p, x)
+#define f_round(x)    _mm256_round_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)
+#define f_less(a, b)  ((unsigned)_mm256_movemask_ps(_mm256_cmp_ps(a, b, _CMP_LT_OQ)))
 
 static inline float f_sum(vf x)
 {
@@ -44,8 +43,6 @@ static inline void f_keep(float *to, vf x, unsigned mask)
 
 enum { HALVES = 2 };
 typedef __m256d vd;
-#define d_load(p)        _mm256_loadu_pd(p)
-#define d_store(p, x)    _mm256_storeu_pd(p, x)
 #define d_set1(x)        _mm256_set1_pd(x)
 #define f_widen(x, half) _mm256_cvtps_pd((half) == 0 ? _mm256_castps256_ps128(x) : _mm256_extractf128_ps(x, 1))
 

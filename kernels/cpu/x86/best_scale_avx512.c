@@ -8,20 +8,17 @@ enum { LANES = 16 };
 #define v_any(x)           (_mm512_test_epi32_mask((__m512i)(x), (__m512i)(x)) != 0)
 #include "kernels/cpu/best_groups_body.h"
 
-#define f_add(a, b)               _mm512_add_ps(a, b)
-#define f_div(a, b)               _mm512_div_ps(a, b)
-#define f_store(p, x)             _mm512_storeu_ps(p, x)
-#define f_round(x)                _mm512_roundscale_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)
-#define f_size(x)                 _mm512_abs_ps(x)
-#define f_sum(x)                  _mm512_reduce_add_ps(x)
-#define f_where_negative(x, a, b) _mm512_mask_mov_ps(b, _mm512_movepi32_mask(_mm512_castps_si512(x)), a)
-#define f_less(a, b)              ((unsigned)_mm512_cmp_ps_mask(a, b, _CMP_LT_OQ))
-#define f_keep(to, x, mask)       _mm512_storeu_ps(to, _mm512_maskz_compress_ps((__mmask16)(mask), x))
+#define f_add(a, b)         _mm512_add_ps(a, b)
+#define f_div(a, b)         _mm512_div_ps(a, b)
+#define f_store(p, x)       _mm512_storeu_ps(p, x)
+#define f_round(x)          _mm512_roundscale_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)
+#define f_size(x)           _mm512_abs_ps(x)
+#define f_sum(x)            _mm512_reduce_add_ps(x)
+#define f_less(a, b)        ((unsigned)_mm512_cmp_ps_mask(a, b, _CMP_LT_OQ))
+#define f_keep(to, x, mask) _mm512_storeu_ps(to, _mm512_maskz_compress_ps((__mmask16)(mask), x))
 
 enum { HALVES = 2 };
 typedef __m512d vd;
-#define d_load(p)        _mm512_loadu_pd(p)
-#define d_store(p, x)    _mm512_storeu_pd(p, x)
 #define d_set1(x)        _mm512_set1_pd(x)
 #define d_sum(x)         _mm512_reduce_add_pd(x)
 #define f_widen(x, half) _mm512_cvtps_pd((half) == 0 ? _mm512_castps512_ps256(x) : _mm512_extractf32x8_ps(x, 1))
