@@ -67,7 +67,7 @@ double tsr_config_model_number(const tsr_checkpoint *c, const char *path, double
     memcpy(text, value.data, value.size);
     text[value.size] = '\0';
     const double x = strtod(text, &end);
-    if (end == text)
+    if (end == text || !isfinite(x))
         record(c, value);
     return end == text ? otherwise : x;
 }

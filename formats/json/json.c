@@ -58,7 +58,15 @@ tsr_status tsr_json_peek(tsr_json_reader *r, tsr_json_kind *kind, tsr_err *err)
     case 'n':
         *kind = TSR_JSON_NULL;
         return TSR_OK;
+    case 'I':
+    case 'N':
+        *kind = TSR_JSON_NOT_FINITE;
+        return TSR_OK;
     default:
+        if (c == '-' && r->pos + 1 < r->size && r->text[r->pos + 1] == 'I') {
+            *kind = TSR_JSON_NOT_FINITE;
+            return TSR_OK;
+        }
         if (c == '-' || (c >= '0' && c <= '9')) {
             *kind = TSR_JSON_NUMBER;
             return TSR_OK;
@@ -343,6 +351,10 @@ tsr_status tsr_json_skip(tsr_json_reader *r, tsr_json_text *span, tsr_err *err)
             break;
         case TSR_JSON_NULL:
             TSR_TRY(skip_word(r, "null", err));
+            break;
+        case TSR_JSON_NOT_FINITE:
+            r->pos += r->text[r->pos] == '-';
+            TSR_TRY(skip_word(r, r->text[r->pos] == 'N' ? "NaN" : "Infinity", err));
             break;
         }
     } while (r->depth > floor);

@@ -33,7 +33,8 @@ typedef enum tsr_json_kind {
     TSR_JSON_NUMBER,
     TSR_JSON_TRUE,
     TSR_JSON_FALSE,
-    TSR_JSON_NULL
+    TSR_JSON_NULL,
+    TSR_JSON_NOT_FINITE /* Infinity, -Infinity, NaN: no JSON, but Python writes them into config.json */
 } tsr_json_kind;
 
 typedef struct tsr_json_reader {

@@ -73,7 +73,7 @@ MODELS = {  # model_type: (members of config.json, modules)
             "self_attn.": QKVO + ", index_q_proj 256 256, index_k_proj 128 256", "block_sparse_moe.": "gate 2 256",
             **experts("block_sparse_moe.", NUMBERED), "block_sparse_moe.shared_experts.": GATED}),
         "vision_tower.blocks.0.attn.": "qkv 192 64", "multi_modal_projector.": "linear_1 256 64", "patch_merge_mlp.": "fc1 64 64"}),
-    "nemotron_h": ({"num_hidden_layers": 52}, {
+    "nemotron_h": ({"num_hidden_layers": 52, "time_step_limit": [0.0, float("inf")]}, {
         "backbone.": "embeddings 320 256", "": "lm_head 320 256",
         **layers("backbone.layers.", [0, 4, 11, 14, 18, 21, 25, 32, 41], {"mixer.": "in_proj 384 256, out_proj 256 128"}),
         **layers("backbone.layers.", [1], {"mixer.": "gate 2 256", **experts("mixer.", UNGATED), "mixer.shared_experts.": UNGATED}),

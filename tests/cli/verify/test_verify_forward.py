@@ -259,6 +259,7 @@ MIMO = {"model_type": "mimo_v2_flash", "v_head_dim": 12, "partial_rotary_factor"
     (["a", "a"], {"num_hidden_layers": 4}, 3, "model.layers.3.input_layernorm.weight"),
     (["a", "a"], {"head_dim": 32}, 3, "q_proj.weight"),
     (["a", "a"], {"head_dim": 32.0}, 3, 'config.json: "head_dim": 32.0 is a value of the wrong type'),
+    (["a", "a"], {"rope_theta": float("inf")}, 3, '"rope_theta": Infinity is a value of the wrong type'),
     (["a", "a"], {"rope_theta": "1e6"}, 3, '"rope_theta": "1e6" is a value of the wrong type'),
     (["a", "a"], {"rms_norm_eps": True}, 3, '"rms_norm_eps": true is'),
     (["a", "a"], {"hidden_act": 1}, 3, '"hidden_act": 1 is'),

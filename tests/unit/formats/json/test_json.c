@@ -13,12 +13,16 @@ static bool valid(const char *text)
 
 Test(json, accepts_what_is_json_and_nothing_else)
 {
-    static const char *const kGood[] = {"{}", "[]", " [1, -0.5e+3, true, false, null, \"x\\u00e9\\ud83d\\ude00\"] ",
-                                        "{\"a\": {\"b\": [[]]}, \"c\": 0}", "\"\xc3\xa9\""};
+    static const char *const kGood[] = {"{}",
+                                        "[]",
+                                        " [1, -0.5e+3, true, false, null, \"x\\u00e9\\ud83d\\ude00\"] ",
+                                        "{\"a\": {\"b\": [[]]}, \"c\": 0}",
+                                        "\"\xc3\xa9\"",
+                                        "[Infinity, -Infinity, NaN]"};
     static const char *const kBad[] = {
-        "",       "{",           "[1,]",  "{\"a\":1,}", "{,}",          "01",      "1.",
-        "+1",     "nul",         "[1 2]", "{\"a\" 1}",  "{1: 2}",       "\"\\x\"", "\"\xff\"",
-        "\"\n\"", "\"\\ud800\"", "{} {}", "[}",         "\"\xc0\x80\"", "1e",      "-"};
+        "",      "{",     "[1,]",         "{\"a\":1,}", "{,}",     "01",       "1.",     "+1",
+        "nul",   "[1 2]", "{\"a\" 1}",    "{1: 2}",     "\"\\x\"", "\"\xff\"", "\"\n\"", "\"\\ud800\"",
+        "{} {}", "[}",    "\"\xc0\x80\"", "1e",         "-",       "Inf",      "-NaN",   "Nan"};
     for (size_t i = 0; i < sizeof kGood / sizeof *kGood; i++)
         cr_expect(valid(kGood[i]), "%s", kGood[i]);
     for (size_t i = 0; i < sizeof kBad / sizeof *kBad; i++)
