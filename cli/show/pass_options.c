@@ -15,7 +15,7 @@ void tsr_pass_options_append(tsr_pass_options *p, tsr_option *options)
 {
     const tsr_option own[] = {
         {"--tokens", TSR_OPT_TEXT, &p->tokens, "FILE",
-         "token ids (text, .npy, raw int32), or text for the model's tokenizer"},
+         "token ids (text, .npy, raw int32), or text or .jsonl for the model's tokenizer"},
         {"--batch", TSR_OPT_COUNT, &p->sequences, "B", "most sequences (all)"},
         {"--count", TSR_OPT_COUNT, &p->length, "N", "most tokens of a sequence (512)"},
         TSR_DEVICE_OPTION(&p->device),

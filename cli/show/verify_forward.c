@@ -28,7 +28,7 @@ void tsr_forward_options(tsr_option *options, tsr_forward_texts *texts)
          "run only these layers, the first on the source's "
          "embeddings (all)"},
         {"--tokens", TSR_OPT_TEXT, &texts->tokens, "FILE|random",
-         "token ids (text, .npy, raw int32), text for the model's tokenizer, or random ids (random)"},
+         "token ids (text, .npy, raw int32), text or .jsonl for the model's tokenizer, or random ids (random)"},
         {"--batch", TSR_OPT_COUNT, &texts->sequences, "B", "number of sequences (random: 1; a file: all of it)"},
         {"--count", TSR_OPT_COUNT, &texts->length, "N", "largest number of tokens in a sequence (64)"},
         {"--devices", TSR_OPT_COUNT, &texts->devices, "N",

@@ -2,6 +2,7 @@
 
 import json
 import math
+import sys
 
 from checkpoints import load, write
 from forward_oracle import (BASE, BATCH, BF16, command, DIM, failed, HEADS, KV_HEADS, LAYERS, noisy, rms_norm, softmax, sqnr, TOKENS,
@@ -208,6 +209,19 @@ def test_token_files_of_all_kinds(tmp_path, tessera, verify, monkeypatch):
     stand_in.chmod(0o755)
     monkeypatch.setenv("TESSERA_PYTHON", str(stand_in))
     assert verify(a, b, "--tokens", tmp_path / "prose", "--count", "12") == found[0]
+    # Lines of JSON, with a package that makes a token of each byte.
+    (tmp_path / "tokenizers.py").write_text(
+        "class Tokenizer:\n    from_file = staticmethod(lambda path: Tokenizer())\n"
+        "    encode_batch = staticmethod(lambda texts: [type('E', (), {'ids': list(t.encode('latin-1'))}) for t in texts])\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setenv("TESSERA_PYTHON", sys.executable)
+    lines = [json.dumps({"text": bytes(row.astype(np.uint8)).decode("latin-1"), "id": 1}) for row in rows]
+    (tmp_path / "text.jsonl").write_text("\n\n".join(lines) + "\n")
+    assert verify(a, b, "--tokens", tmp_path / "text.jsonl", "--count", "12") == found[0]
+    for line, words in (('{"txt": "a"}', 'line 2 is no object with a string "text"'), ("{", "could not tokenize it")):
+        (tmp_path / "bad.jsonl").write_text(lines[0] + "\n" + line)
+        harness.expect(tessera, command(a, b, "--tokens", tmp_path / "bad.jsonl"), 3, words)
+    monkeypatch.setenv("TESSERA_PYTHON", str(stand_in))
     stand_in.write_text("#!/bin/sh\necho 'no package' >&2; exit 1\n")
     code, _, err = harness.run(tessera, arguments)
     assert code == 3 and "no package" in err and err.count("\n") == 1

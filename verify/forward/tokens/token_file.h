@@ -5,7 +5,8 @@
  *   numbers  non-negative integers, separated by anything but digits and '-'; a line break or a closing bracket ends a
  *            sequence, so that files with one sequence per line and JSON arrays are both readable
  *   text     anything else; tokenized with the model's tokenizer.json by the Python package `tokenizers` in a separate
- *            process (python3, or the program in TESSERA_PYTHON)
+ *            process (python3, or the program in TESSERA_PYTHON). In a file NAME.jsonl each line is an object whose
+ *            "text" is a document; the tokens of documents follow one another
  * Tokens without sequences (.npy of one dimension, raw, text) are cut into sequences of `length`. */
 #pragma once
 

@@ -1,4 +1,4 @@
-/* Tokenizes text with the Python package `tokenizers` in a separate process.
+/* Tokenizes text, or the texts of JSON lines, with the Python package `tokenizers` in a separate process.
  *
  * The package reads tokenizer.json as all consumers do. The tokens come from one pipe, the reason of a failure from
  * another. */
@@ -20,17 +20,25 @@ extern char **environ;
 
 enum { MAX_ANSWER = 1 << 26 };
 
-/* Exit code 3: a sentence on stderr says what is missing. */
+/* A failure prints a sentence to stderr. */
 static const char kScript[] =
-    "import sys, struct\n"
+    "import json, sys, struct\n"
     "try:\n"
     "    import tokenizers\n"
     "except ImportError:\n"
     "    raise SystemExit('the Python package tokenizers is not installed (pip install tokenizers)')\n"
+    "def documents(path):\n"
+    "    with open(path, encoding='utf-8') as file:\n"
+    "        if not path.endswith('.jsonl'):\n"
+    "            return [file.read()]\n"
+    "        rows = [(n, json.loads(line)) for n, line in enumerate(file, 1) if line.strip()]\n"
+    "    for n, row in rows:\n"
+    "        if not isinstance(row, dict) or not isinstance(row.get('text'), str):\n"
+    "            raise ValueError(f'line {n} is no object with a string \"text\"')\n"
+    "    return [row['text'] for _, row in rows]\n"
     "try:\n"
     "    tokenizer = tokenizers.Tokenizer.from_file(sys.argv[1])\n"
-    "    text = open(sys.argv[2], encoding='utf-8').read()\n"
-    "    ids = tokenizer.encode(text).ids\n"
+    "    ids = [i for e in tokenizer.encode_batch(documents(sys.argv[2])) for i in e.ids]\n"
     "except Exception as error:\n"
     "    raise SystemExit(str(error).splitlines()[0] if str(error) else repr(error))\n"
     "sys.stdout.buffer.write(struct.pack(f'<{len(ids)}i', *ids))\n";
