@@ -20,6 +20,6 @@ bool tsr_glob_match(const char *pattern, const char *text);
 /* Returns the first of n patterns that matches; NULL: none. */
 const char *tsr_glob_find(const char *const *patterns, size_t n, const char *text);
 
-/* The same as tsr_glob_match, and adds the work to *steps: one for each character that was compared, in the text or in a set, and for
- * every eight that were skipped. */
+/* The same as tsr_glob_match, and adds the work to *steps: one for each character that was compared, in the text or in a
+ * set, and for every eight that were skipped. */
 bool tsr_glob_match_counting(const char *pattern, const char *text, uint64_t *steps);

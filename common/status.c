@@ -156,12 +156,6 @@ tsr_status tsr_fail_at(tsr_err *err, tsr_status status, const char *tensor)
     return status;
 }
 
-bool tsr_err_begins_with(const tsr_err *err, const char *name)
-{
-    const size_t n = strlen(name);
-    return err != NULL && err->msg[0] == '\'' && strncmp(err->msg + 1, name, n) == 0 && err->msg[1 + n] == '\'';
-}
-
 tsr_status tsr_prepend(tsr_err *err, tsr_status status, const char *fmt, ...)
 {
     if (err == NULL)

@@ -8,7 +8,6 @@
 #include "common/error_ids.h"
 
 #include <stdarg.h>
-#include <stdbool.h>
 
 #ifdef __cplusplus
 extern "C" {
@@ -69,9 +68,6 @@ tsr_status tsr_out_of_memory(tsr_err *err, const char *what);
 
 /* Records the tensor that caused the error (if err is not NULL and the name fits) and returns `status`. */
 tsr_status tsr_fail_at(tsr_err *err, tsr_status status, const char *tensor);
-
-/* Returns true if the message begins with this name in quotes. */
-bool tsr_err_begins_with(const tsr_err *err, const char *name);
 
 /* Puts "what: " before a callee's message and keeps its section and tensor. Returns `status`. */
 tsr_status tsr_prepend(tsr_err *err, tsr_status status, const char *fmt, ...) TSR_PRINTF(3, 4);

@@ -85,10 +85,9 @@ static tsr_status decode(const asked *a, uint64_t row, uint64_t rows, void *out,
     if (status == TSR_OK)
         status = decoder->decode(&coded, &a->kernels, a->dtype, out, memory, err);
     free(memory);
-    const tsr_tensor *fault = a->w->data;
-    for (uint32_t i = 0; i < n && status != TSR_OK; i++)
-        fault = tsr_err_begins_with(err, tensor[i]->name) ? tensor[i] : fault;
-    return status == TSR_OK ? status : tsr_prepend(err, status, "%s", a->c->files[fault->file].path);
+    return status == TSR_OK ? status
+                            : tsr_prepend(err, status, "%s",
+                                          a->c->files[tsr_tensor_of_error(err, tensor, n, a->w->data)->file].path);
 }
 
 /* Copies the requested part of decoded rows [row, row + rows) to the output. */

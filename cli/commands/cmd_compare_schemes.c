@@ -112,11 +112,7 @@ static int by_place(const void *a, const void *b)
 
 static bool wanted(const comparing *a, const char *name)
 {
-    for (size_t i = 0; i < a->tensors.count; i++) {
-        if (tsr_glob_match(a->tensors.items[i], name))
-            return true;
-    }
-    return a->tensors.count == 0;
+    return a->tensors.count == 0 || tsr_glob_find(a->tensors.items, a->tensors.count, name) != NULL;
 }
 
 static tsr_status decide(const tsr_checkpoint *c, uint64_t *by_form, tsr_arena *arena, tsr_err *err)

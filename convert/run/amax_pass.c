@@ -100,10 +100,11 @@ tsr_status tsr_run_compute_amax(tsr_task *task, tsr_err *err)
     float amax = 0;
     TSR_TRY(tsr_io_wait(task->io, &task->batch, err));
     const tsr_status status = amax_of_rows(&r->kernels, &task->rows, task->scratch, task->data, &amax, err);
-    for (uint32_t i = 0; i < task->rows.n_in; i++)
-        in[i] = tsr_amax_input(&task->rows, i);
-    if (status != TSR_OK)
+    if (status != TSR_OK) {
+        for (uint32_t i = 0; i < task->rows.n_in; i++)
+            in[i] = tsr_amax_input(&task->rows, i);
         return tsr_run_fail_at(r, in[0], in, task->rows.n_in, status, err);
+    }
     add_to_amax(r, task->work.index, amax, tsr_amax_rows_bytes(&task->rows));
     return TSR_OK;
 }

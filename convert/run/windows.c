@@ -109,10 +109,6 @@ void tsr_run_prefetch_window(const tsr_run *r, const tsr_tensor *t, const tsr_wi
 tsr_status tsr_run_fail_at(const tsr_run *r, const tsr_tensor *first, const tsr_tensor *const *in, uint32_t n_in,
                            tsr_status status, tsr_err *err)
 {
-    const tsr_tensor *at = first;
-    for (uint32_t i = 0; i < n_in; i++) {
-        if (tsr_err_begins_with(err, in[i]->name))
-            at = in[i];
-    }
+    const tsr_tensor *const at = tsr_tensor_of_error(err, in, n_in, first);
     return tsr_prepend(err, status, "%s", r->plan->sources[at->source]->files[at->file].path);
 }

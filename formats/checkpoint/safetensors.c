@@ -41,6 +41,18 @@ uint64_t tsr_tensor_elements(const tsr_tensor *tensor)
     return n;
 }
 
+const tsr_tensor *tsr_tensor_of_error(const tsr_err *err, const tsr_tensor *const *tensors, uint32_t n,
+                                      const tsr_tensor *first)
+{
+    for (uint32_t i = 0; err != NULL && i < n; i++) {
+        const char *const name = tensors[i]->name;
+        const size_t size = strlen(name);
+        if (err->msg[0] == '\'' && strncmp(err->msg + 1, name, size) == 0 && err->msg[1 + size] == '\'')
+            return tensors[i];
+    }
+    return first;
+}
+
 const char *tsr_offset_text(const tsr_tensor *tensor, uint64_t element, char *text, size_t size)
 {
     text[0] = '\0';

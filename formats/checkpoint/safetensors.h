@@ -51,6 +51,10 @@ void tsr_tensors_free(tsr_tensors *tensors);
 /* Returns the product of the shape, 1 for a scalar. It does not overflow, because shapes were checked. */
 uint64_t tsr_tensor_elements(const tsr_tensor *tensor);
 
+/* Returns that of n tensors whose quoted name begins the message, such as a scale; otherwise `first`. */
+const tsr_tensor *tsr_tensor_of_error(const tsr_err *err, const tsr_tensor *const *tensors, uint32_t n,
+                                      const tsr_tensor *first);
+
 bool tsr_same_shape(const tsr_tensor *a, const tsr_tensor *b);
 
 /* Writes the shape, "[576, 7168]", to `text` (at least 192 bytes) and returns `text`. */

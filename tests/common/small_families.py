@@ -1,7 +1,7 @@
 """Makes small BF16 models of released families: the names and shapes of their linear layers, with few layers and experts.
 
-A model is {prefix: modules}, where modules are "name rows cols, name rows cols". Layers have the numbers that releases treat
-differently, such as the first dense ones and the last one, which predicts further tokens."""
+A model is {prefix: modules}, where modules are "name rows cols, name rows cols" (a convolution: "name rows 1 width"). Layers
+have the numbers that releases treat differently, such as the first dense ones and the last one, which predicts further tokens."""
 
 from checkpoints import BF16, make, random_weight
 import numpy as np
@@ -12,7 +12,7 @@ GATED = "gate_proj 128 256, up_proj 128 256, down_proj 256 128"
 UNGATED = "up_proj 128 256, down_proj 256 128"
 NUMBERED = "w1 128 256, w3 128 256, w2 256 128"
 INDEXER = "wq_b 256 128, wk 128 256, weights_proj 2 256"
-DELTA = "in_proj_qkv 768 256, in_proj_z 256 256, in_proj_a 2 256, in_proj_b 2 256, out_proj 256 256"
+DELTA = "conv1d 768 1 4, in_proj_qkv 768 256, in_proj_z 256 256, in_proj_a 2 256, in_proj_b 2 256, out_proj 256 256"
 MLA_CONFIG = {"q_lora_rank": 128, "kv_lora_rank": 128, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "v_head_dim": 128,
               "n_routed_experts": 2, "num_nextn_predict_layers": 1}
 INDEXER_CONFIG = {"index_n_heads": 2, "index_head_dim": 128, "index_topk": 16}
@@ -57,7 +57,7 @@ MODELS = {  # model_type: (members of config.json, modules)
     "qwen3": ({}, {**ends(), **layers("model.layers.", [0], {"self_attn.": QKVO, "mlp.": GATED})}),
     "qwen3_moe": ({"num_experts": 2}, {**ends(), **layers("model.layers.", [0], {"self_attn.": QKVO, "mlp.": "gate 2 256", **experts("mlp.")})}),
     "qwen3_next": ({"num_experts": 2}, {**ends(), **layers("model.layers.", [0], {
-        "linear_attn.": "in_proj_qkvz 512 256, in_proj_ba 2 256, out_proj 256 128", **QWEN_MOE}),
+        "linear_attn.": "conv1d 384 1 4, in_proj_qkvz 512 256, in_proj_ba 2 256, out_proj 256 128", **QWEN_MOE}),
         **layers("model.layers.", [3], {"self_attn.": QKVO})}),
     "qwen3_5": ({"text_config": {"model_type": "qwen3_5_text", "hidden_size": 256}}, qwen35({"mlp.": GATED})),
     "qwen3_5_moe": ({"text_config": {"model_type": "qwen3_5_moe_text", "hidden_size": 256, "num_experts": 2}}, qwen35(QWEN_MOE)),
@@ -75,16 +75,16 @@ MODELS = {  # model_type: (members of config.json, modules)
         "vision_tower.blocks.0.attn.": "qkv 192 64", "multi_modal_projector.": "linear_1 256 64", "patch_merge_mlp.": "fc1 64 64"}),
     "nemotron_h": ({"num_hidden_layers": 52, "time_step_limit": [0.0, float("inf")]}, {
         "backbone.": "embeddings 320 256", "": "lm_head 320 256",
-        **layers("backbone.layers.", [0, 4, 11, 14, 18, 21, 25, 32, 41], {"mixer.": "in_proj 384 256, out_proj 256 128"}),
+        **layers("backbone.layers.", [0, 4, 11, 14, 18, 21, 25, 32, 41], {"mixer.": "conv1d 96 1 4, in_proj 384 256, out_proj 256 128"}),
         **layers("backbone.layers.", [1], {"mixer.": "gate 2 256", **experts("mixer.", UNGATED), "mixer.shared_experts.": UNGATED}),
         **layers("backbone.layers.", [5], {"mixer.": QKVO})}),
 }
 
 
 def modules(model_type):
-    """Returns {module: (rows, columns)} of the matrices of a model."""
+    """Returns {module: shape} of the matrices and convolutions of a model."""
     words = [(prefix, entry.split()) for prefix, row in MODELS[model_type][1].items() for entry in row.split(", ")]
-    return {prefix + name: (int(rows), int(columns)) for prefix, (name, rows, columns) in words}
+    return {prefix + name: tuple(map(int, shape)) for prefix, (name, *shape) in words}
 
 
 def write(directory, model_type):

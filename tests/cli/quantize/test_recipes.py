@@ -54,7 +54,7 @@ def assert_published(made, published):
         if isinstance(value, dict):
             assert_published(made[key], value)
         else:
-            assert made.get(key) == value, key
+            assert made[key] == value, key
 
 
 def readers(directory, inspect):
@@ -111,6 +111,7 @@ def test_the_layers_of_a_release(name, tmp_path, inspect, quantize):
     with_cache = scales and model_type not in LATENT and "rules" not in RECIPES[name]
     made = quantize(small_families.write(tmp_path / "src", model_type), "--recipe", name, *scales, *(["--kv-scale", "1"] if with_cache else []))
     found, config = tensors(made), stated(made)
+    assert ("scale_fmt" in config) == ("scale_fmt" in published)
     for module in small_families.modules(model_type):
         algorithm = published_algorithm(module, published)
         assert found[f"{module}.weight"][0] == CODES[algorithm], module
