@@ -219,7 +219,8 @@ def test_faults_are_retried_or_reported(tessera, models, tmp_path):
 
     environment = dict(os.environ, HF_HUB_DOWNLOAD_TIMEOUT="1")
     with remote_servers.Server(models, fault=fault) as server:
-        while injected < (FAULTS // 4 if "asan" in tessera else FAULTS):
+        while injected < (FAULTS // 4 if "asan" in tessera else FAULTS) or not ended["right"]:
+            assert sum(ended.values()) < 2 * FAULTS, ended  # most jobs must end well
             out = tmp_path / "out"
             code, _, err = harness.run_in(environment, tessera, ["quantize", f"{server.url}/llama", "-o", out, "--quiet"])
             if code == 0:
@@ -230,7 +231,6 @@ def test_faults_are_retried_or_reported(tessera, models, tmp_path):
                 assert not (out / "config.json").exists()
                 ended["reported"] += 1
             shutil.rmtree(out, ignore_errors=True)
-    assert ended["right"] >= 1, ended
 
 
 def test_the_cache_of_headers_has_a_limit(tessera, models, tmp_path):
