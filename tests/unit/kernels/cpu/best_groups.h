@@ -8,11 +8,16 @@
 #include <math.h>
 #include <stdlib.h>
 
-/* Returns TESSERA_BEST_GROUPS, or `usual`. */
+/* Returns the number in an environment variable, or `usual`. */
+static inline uint64_t number_in(const char *variable, uint64_t usual)
+{
+    const char *const given = getenv(variable);
+    return given == NULL ? usual : strtoull(given, NULL, 10);
+}
+
 static inline uint64_t groups_to_test(uint64_t usual)
 {
-    const char *const given = getenv("TESSERA_BEST_GROUPS");
-    return given == NULL ? usual : strtoull(given, NULL, 10);
+    return number_in("TESSERA_BEST_GROUPS", usual);
 }
 
 static inline float uniform(void)

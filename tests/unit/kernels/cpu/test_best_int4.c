@@ -87,32 +87,40 @@ typedef double doubles __attribute__((vector_size(LANES * 8)));
 /* Chooses by a mask. A function that returns a vector would need AVX. */
 #define WHERE(mask, yes, no) ((floats)(((masks)(yes) & (mask)) | ((masks)(no) & ~(mask))))
 
-/* Sets loss[l] to loss_of the scales of the bits first + l, computed side by side. */
-static void losses_of(const float *x, const float *weight, size_t n, const tsr_best_int4 *c, int first, float zero,
-                      double loss[LANES])
+/* Sets loss[z][l] to loss_of the scale of the bits first + l and the zero point z - 8, or 0 if there is one only. */
+#ifdef __x86_64__
+__attribute__((target_clones("avx2", "default")))
+#endif
+static void
+losses_of(const float *x, const float *weight, size_t n, const tsr_best_int4 *c, int first, double loss[16][LANES])
 {
-    floats scale, low = {0}, high = {0}, large = {0};
+    floats scale, quotient[MOST_COLUMNS], low = {0}, high = {0}, large = {0};
     for (int l = 0; l < LANES; l++)
         scale[l] = scale_of(c, first + l);
     low -= 8;
     high += 7;
     large += 0x1.8p23f; /* adding it rounds to an integer */
     const doubles factor = __builtin_convertvector(scale, doubles);
-    doubles sum = {0};
-    for (size_t i = 0; i < n; i++) {
-        const floats q = x[i] / scale + zero, above = WHERE(q < low, low, q),
-                     clamped = WHERE(above > high, high, above);
-        floats code = clamped + large - large;
-        if (c->away) { /* a tie goes to the other neighbour if it is nearer to 0 */
-            const floats rest = clamped - code;
-            code += (floats)((masks)(large * 0 + 1) & ((rest == 0.5f) & (clamped > 0)));
-            code -= (floats)((masks)(large * 0 + 1) & ((rest == -0.5f) & (clamped < 0)));
+    for (size_t i = 0; i < n; i++)
+        quotient[i] = x[i] / scale;
+    for (int z = 0; z < (c->zero_points ? 16 : 1); z++) {
+        const float zero = (float)(c->zero_points ? z - 8 : 0);
+        doubles sum = {0};
+        for (size_t i = 0; i < n; i++) {
+            const floats q = quotient[i] + zero, above = WHERE(q < low, low, q),
+                         clamped = WHERE(above > high, high, above);
+            floats code = clamped + large - large;
+            if (c->away) { /* a tie goes to the other neighbour if it is nearer to 0 */
+                const floats rest = clamped - code;
+                code += (floats)((masks)(large * 0 + 1) & ((rest == 0.5f) & (clamped > 0)));
+                code -= (floats)((masks)(large * 0 + 1) & ((rest == -0.5f) & (clamped < 0)));
+            }
+            const doubles e = (double)x[i] - __builtin_convertvector(code - zero, doubles) * factor;
+            sum += (weight == NULL ? 1 : (double)weight[i]) * (e * e);
         }
-        const doubles e = (double)x[i] - __builtin_convertvector(code - zero, doubles) * factor;
-        sum += (weight == NULL ? 1 : (double)weight[i]) * (e * e);
+        for (int l = 0; l < LANES; l++)
+            loss[z][l] = sum[l];
     }
-    for (int l = 0; l < LANES; l++)
-        loss[l] = sum[l];
 }
 
 /* Returns the given pair if no other is better; otherwise the best pair with the smallest scale, then the smallest zero
@@ -125,8 +133,7 @@ static pair best_of(const float *x, const float *weight, size_t n, const tsr_bes
     const int zeros = c->zero_points ? 16 : 1;
     for (int bits = tried.first; bits <= tried.last && least > 0; bits += LANES) {
         double loss[16][LANES];
-        for (int z = 0; z < zeros; z++)
-            losses_of(x, weight, n, c, bits, (float)(c->zero_points ? z - 8 : 0), loss[z]);
+        losses_of(x, weight, n, c, bits, loss);
         for (int l = 0; l < LANES && bits + l <= tried.last; l++) {
             for (int z = 0; z < zeros; z++) {
                 if (!(loss[z][l] < least))
@@ -174,9 +181,12 @@ static void check_many(bool zero_points, uint64_t groups)
 {
     static float x[MOST_COLUMNS], weight[MOST_COLUMNS];
     static const size_t kColumns[] = {32, 64, 128, 32, 1, 33, 32, 32};
+    const size_t given = number_in("TESSERA_BEST_COLUMNS", 0) % MOST_COLUMNS;
     for (uint64_t round = 0; round < groups; round++) {
         const tsr_best_int4 c = {round % 8 == 5, zero_points, round % 4 == 3};
-        const size_t n = round % 8 == 6 ? 1 + random_bits() % MOST_COLUMNS : kColumns[random_bits() % 8];
+        const size_t n = given > 0        ? given
+                         : round % 8 == 6 ? 1 + random_bits() % MOST_COLUMNS
+                                          : kColumns[random_bits() % 8];
         fill(x, n, round, round % 16 == 8 ? 16 : MOST_COLUMNS + 4); /* 304 is a multiple of 16 */
         if (round % 3 == 0)                                         /* one sign */
             for (size_t i = 0; i < n; i++)
