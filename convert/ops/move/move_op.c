@@ -195,7 +195,7 @@ static void move_windows(const tsr_step *step, uint64_t unit, tsr_unit *u)
     const tsr_moving m = moving_of(step, unit);
     const uint64_t row_bytes = step->out[0]->bytes / p->view.rows;
     p->decoder->windows(&p->view, m.row, m.rows, u->in);
-    if (step->n_out > 3 && tsr_move_has_input(&p->weight) && unit == 0)
+    if (step->n_out > 3 && p->move.input < 0 && unit == 0)
         u->in[3] = tsr_run_window(0, sizeof(float));
     u->out[0] = tsr_run_window(m.row * row_bytes, m.rows * row_bytes);
 }
@@ -262,7 +262,7 @@ tsr_status tsr_step_move(tsr_plan *plan, tsr_step *step, const tsr_row_view *vie
     step->reported = step->in[0];
     step->in = in;
     step->n_in = tsr_row_decoder_inputs(w, in);
-    if (step->n_out > 3 && tsr_move_has_input(w))
+    if (step->n_out > 3 && move->input < 0)
         in[step->n_in++] = w->input_scale;
     step->params = p;
     step->coproduces = 0; /* the step no longer computes anything that it could coproduce */

@@ -30,7 +30,7 @@ typedef struct tsr_move {
     tsr_block block;     /* block of TSR_MOVE_FP8_BLOCK */
     bool powers;         /* moves to block FP8 require scales that are powers of two */
     bool global_divides; /* for TSR_MOVE_NVFP4 only */
-    float input;         /* TSR_MOVE_NVFP4: the layer's input scale, if the step writes one and the source has none;
+    float input;         /* TSR_MOVE_NVFP4: the layer's input scale, if the step writes one; -1: that of the source;
                           * TSR_MOVE_NIBBLES: that of the step */
     /* for TSR_MOVE_PACKED and TSR_MOVE_NIBBLES: */
     unsigned bits;

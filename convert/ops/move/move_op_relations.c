@@ -51,12 +51,12 @@ static tsr_status take_global(const tsr_moving *m, const tsr_tensor *t, const vo
     return TSR_OK;
 }
 
-/* Copies the source's input scale, if it has one. */
+/* Copies the source's input scale, unless a new one is given. */
 static tsr_status take_input(const tsr_moving *m, tsr_err *err)
 {
     if (m->step->n_out <= 3)
         return TSR_OK;
-    if (tsr_move_has_input(&m->p->weight))
+    if (m->p->move.input < 0)
         return take_global(m, m->p->weight.input_scale, m->u->in_data[3], m->u->out_data[3], err);
     memcpy(m->u->out_data[3], &m->p->move.input, sizeof m->p->move.input);
     return TSR_OK;
