@@ -65,11 +65,9 @@ tsr_tp_rule tsr_tp_rule_of(const tsr_tensor *t, tsr_arena *arena)
 {
     static const char kBias[] = ".bias";
     tsr_tp_rule rule = *tsr_tp_find_rule(t->name);
-    if (rule.how != TSR_TP_UNKNOWN || t->rank > 1)
-        return rule;
-    if (tsr_tensor_elements(t) <= 1)
+    if (t->rank <= 1 && tsr_tensor_elements(t) <= 1)
         rule.how = TSR_TP_REPLICATE;
-    else if (tsr_ends_with(t->name, kBias)) {
+    else if (t->rank <= 1 && rule.how == TSR_TP_UNKNOWN && tsr_ends_with(t->name, kBias)) {
         const int module = (int)(strlen(t->name) - (sizeof kBias - 1));
         const char *const weight = tsr_arena_printf(arena, "%.*s.weight", module, t->name);
         if (weight != NULL)

@@ -18,11 +18,18 @@
 
 /* ---- cutting ---- */
 
+/* The first tensor that a rule cuts between heads, and the size of the dimension. */
+typedef struct first_cut {
+    const char *pattern, *name;
+    uint64_t size;
+} first_cut;
+
 typedef struct cutting {
     const tsr_checkpoint *source;
     const tsr_tp_options *options;
     tsr_weights weights;
-    tsr_tp_cut *shards; /* [weights.count] */
+    tsr_tp_cut *shards;  /* [weights.count] */
+    first_cut heads[32]; /* more than there are rules for heads */
 } cutting;
 
 static tsr_status add_notes(tsr_plan *plan, const tsr_weight *w, const tsr_tp_cut *shard, const char *reason,
@@ -35,7 +42,24 @@ static tsr_status add_notes(tsr_plan *plan, const tsr_weight *w, const tsr_tp_cu
     return w->input_scale == NULL ? TSR_OK : tsr_plan_add_note(plan, w->input_scale, "replicate", "input scale", err);
 }
 
-static tsr_status decide_one(const cutting *c, tsr_plan *plan, const tsr_weight *w, tsr_tp_cut *shard, tsr_err *err)
+/* Rejects layers of different sizes: their numbers of heads may differ, and a key of config.json states one. */
+static tsr_status check_heads(cutting *c, const tsr_tensor *t, const tsr_tp_rule *rule, tsr_err *err)
+{
+    const unsigned from_last = rule->how == TSR_TP_COLUMNS || t->rank == 1 ? 1 : 2;
+    const uint64_t size = t->rank == 0 ? 0 : t->shape[t->rank - from_last];
+    first_cut *first = c->heads;
+    while (first->pattern != NULL && first->pattern != rule->pattern)
+        first++;
+    if (first->pattern == NULL)
+        *first = (first_cut){rule->pattern, t->name, size};
+    return first->size == size
+               ? TSR_OK
+               : tsr_fail(err, TSR_E_UNSUPPORTED,
+                          "%s: '%s' has another size than '%s': layers with different heads cannot be cut",
+                          c->source->files[t->file].path, t->name, first->name);
+}
+
+static tsr_status decide_one(cutting *c, tsr_plan *plan, const tsr_weight *w, tsr_tp_cut *shard, tsr_err *err)
 {
     static const char *const kHeads[] = {
         [TSR_TP_HEADS] = "num_attention_heads", [TSR_TP_KV_HEADS] = "num_key_value_heads"};
@@ -46,6 +70,7 @@ static tsr_status decide_one(const cutting *c, tsr_plan *plan, const tsr_weight 
     const tsr_checkpoint *const s = c->source;
     const tsr_tp_rule rule = tsr_tp_rule_of(w->data, &plan->arena);
     const tsr_tp_split how = rule.how;
+    const bool by_heads = rule.unit != TSR_TP_FEATURES && how != TSR_TP_REPLICATE;
     uint64_t heads = 0;
     if (w->data->rank == 3 && tsr_absorbed_find(w->data->name) != NULL) {
         TSR_TRY(tsr_shard_part(s, w, c->options->ranks, shard, err));
@@ -55,11 +80,13 @@ static tsr_status decide_one(const cutting *c, tsr_plan *plan, const tsr_weight 
         return tsr_fail(err, TSR_E_UNSUPPORTED,
                         "%s: '%s': cannot cut this tensor, since the way loaders cut it is not known",
                         s->files[w->data->file].path, w->data->name);
-    if (rule.unit != TSR_TP_FEATURES && how != TSR_TP_REPLICATE && !tsr_config_find_u64(s, kHeads[rule.unit], &heads)) {
+    if (by_heads && !tsr_config_find_u64(s, kHeads[rule.unit], &heads)) {
         TSR_TRY(tsr_config_check_types(s, err));
         return tsr_fail(err, TSR_E_FORMAT, "%s: no %s in " TSR_CONFIG_NAME ", which cutting '%s' needs", s->path,
                         kHeads[rule.unit], w->data->name);
     }
+    if (by_heads)
+        TSR_TRY(check_heads(c, w->data, &rule, err));
     TSR_TRY(tsr_refuse_turned_stack(s, w->data, err));
     TSR_TRY(tsr_shard_weight(s, w, how, heads, rule.unit == TSR_TP_KV_HEADS, c->options->ranks, shard, err));
     return add_notes(plan, w, shard, kReasons[how], err);

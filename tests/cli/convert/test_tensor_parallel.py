@@ -394,6 +394,10 @@ def test_cutting_refusals(sources, refuse, tmp_path):
     w = make(tmp_path / "heads", {"model.safetensors": {"model.layers.0.self_attn.k_proj.weight": np.ones((8, 4), BF16)}},
              quantization=None, num_attention_heads=8, num_key_value_heads=2)
     refuse(w, 3, "2 heads", "1, 2 would work", options=("--to", "tp", "--tp", "3"))
+    layers = {f"model.layers.{i}.self_attn.k_proj.weight": np.ones((rows, 4), BF16) for i, rows in enumerate((32, 16))}
+    w = make(tmp_path / "layers", {"model.safetensors": layers}, quantization=None, num_attention_heads=8, num_key_value_heads=8,
+             num_global_key_value_heads=2)  # as in Gemma 4
+    refuse(w, 3, *layers, "different heads", options=("--to", "tp", "--tp", "4"))
     w = make(tmp_path / "strange", {"model.safetensors": {"model.layers.0.strange.weight": np.ones((8, 4), BF16)}},
              quantization=None)
     refuse(w, 3, "strange", "not known", options=("--to", "tp", "--tp", "2"))
@@ -411,6 +415,7 @@ def test_more_ranks_than_key_value_heads(tmp_path, convert):
     """Neighbouring ranks share a head, as in loaders."""
     k = np.arange(2 * 4 * 6, dtype=np.float32).reshape(8, 6)
     src = make(tmp_path / "src", {"model.safetensors": {"model.layers.0.self_attn.k_proj.weight": k,
+                                                        "model.layers.0.self_attn.k_proj.k_scale": np.ones((), np.float32),
                                                         "model.layers.0.self_attn.k_proj.bias": k[:, 0].copy()}},
                quantization=None, num_attention_heads=8, num_key_value_heads=2)
     dst = convert(src, "--to", "tp", "--tp", "8")
