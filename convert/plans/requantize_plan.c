@@ -155,7 +155,7 @@ static tsr_status make_plan(tsr_plan *plan, const tsr_weights *weights, const ts
         return tsr_out_of_memory(err, "while planning");
     TSR_TRY(tsr_plan_warn_of(plan, weights, err));
     TSR_TRY(plan_tensors(plan, weights, &to, err));
-    TSR_TRY(tsr_plan_model_files(plan, o->max_shard_bytes, NULL, err));
+    TSR_TRY(tsr_plan_model_files(plan, o->max_shard_bytes, tsr_quantization_files, err));
     TSR_TRY(tsr_plan_fp8_config(plan, &to.block, to.dialect, kept, weights, weights->count, err));
     TSR_TRY(tsr_plan_kv_cache(plan, weights, to.dialect, err));
     if (to.dialect == TSR_DIALECT_DEEPSEEK_V4)

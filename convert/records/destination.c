@@ -164,15 +164,16 @@ static tsr_status check_folder(const char *dst, const char *name, const tsr_name
         const char *const file = entry->d_name;
         const bool weights =
             tsr_ends_with(file, ".safetensors") || tsr_ends_with(file, ".safetensors" TSR_ARCHIVE_SUFFIX);
-        if (!weights && !tsr_is_index_path(file))
-            continue;
+        const char *const what = weights                                       ? "weights"
+                                 : tsr_is_index_path(file)                     ? "an index"
+                                 : strcmp(file, TSR_HF_QUANT_CONFIG_NAME) == 0 ? "a configuration"
+                                                                               : NULL;
         snprintf(path, sizeof path, "%.*s%s", folder, name, file);
-        if (!has(planned, path) && !has(old, path))
+        if (what != NULL && !has(planned, path) && !has(old, path))
             status = tsr_fail_as(err, TSR_ERROR_FOREIGN_FILES, TSR_E_EXISTS,
                                  "%s/%s: %s that this command does not write; loaders would read %s as part of the "
                                  "model; move %s away first",
-                                 dst, path, weights ? "weights" : "an index", weights ? "them" : "it",
-                                 weights ? "them" : "it");
+                                 dst, path, what, weights ? "them" : "it", weights ? "them" : "it");
     }
     closedir(dir);
     return status;

@@ -317,8 +317,13 @@ void tsr_modelopt_check_layer(const tsr_load_query *q, const tsr_linear *l, tsr_
 void tsr_rule_modelopt(const tsr_load_query *q)
 {
     tsr_json_text value = {0};
-    if (!tsr_query_method(q, "modelopt"))
+    if (!tsr_query_method(q, "modelopt")) {
+        if (q->side.data != q->config.data && q->side.data != NULL && q->loader == TSR_LOADER_TRTLLM)
+            tsr_query_note(q, true, NULL, "two configurations", "remove hf_quant_config.json",
+                           "it reads hf_quant_config.json, and config.json says quant_method '%s'",
+                           q->s->weights->method == NULL ? "" : q->s->weights->method);
         return;
+    }
     check_keys(q);
     check_group_sizes(q);
     check_agreement(q);

@@ -3,7 +3,7 @@
 from loader_kinds import (
     MXFP8_CT, copied, deepseek_v4, gpt_oss, mxfp4_ct, mxfp8, number, nvfp4_ct, nvfp4_modelopt, powers, raw, remade, second_version, w4afp8,
 )
-from loader_models import both, edit
+from loader_models import both, edit, llama
 import numpy as np
 
 ALL = {"vllm", "sglang", "transformers", "trtllm"}
@@ -302,6 +302,7 @@ RULES = {
         ["KV cache", '"FP8" in config.json and "NVFP4"']),
     "two files with two algorithms": (lambda: remade("nvfp4-modelopt"), None, 1, ENGINES, "two configurations",
                                       ['quant_algo is "NVFP4" in config.json and "W4A16_NVFP4"']),
+    "two files with two methods": (llama, None, 1, {"trtllm"}, "two configurations", ["quant_method 'fp8'"]),
     "no group_size in the side file": (lambda: remade("nvfp4-modelopt"), None, 1, {"vllm", "sglang"}, "configuration",
                                        ["hf_quant_config.json", "'group_size'"]),
     "no kv_cache_quant_algo": (lambda: remade("nvfp4-modelopt"), None, 1, {"vllm"}, "configuration",

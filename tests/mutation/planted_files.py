@@ -62,7 +62,7 @@ FILES = [
      ORDER + ["robustness/faults files.py"], "config.json stays while a model is made anew"),
     ("convert/records/output_names.c", "if (n == 0 || (n == 1 && at[0] == '.') || (n == 2 && memcmp(at, \"..\", 2) == 0))", "if (n == 0)", ["robustness/faults files.py", U + "test_journal"],
      "a journal's name may lead out of the directory"),
-    ("convert/records/destination.c", "if (!has(planned, path) && !has(old, path))", "if (false)", ["robustness/faults files.py", "robustness/faults rerun.py"], "foreign weights beside the output"),
+    ("convert/records/destination.c", "if (what != NULL && !has(planned, path) && !has(old, path))", "if (false)", ["robustness/faults files.py", "robustness/faults rerun.py"], "foreign weights beside the output"),
     ("convert/run/output_files.c", "if (status == TSR_OK)\n            status = tsr_watch_check(&r->watch, r->plan, file, err);\n", "", None,
      "a source is not looked at when a file is whole: it is looked at in the end, and what was made of it is dropped then"),
     ("convert/run/output_files.c", "else if (f->done != bytes)", "else if (false)", ["robustness/faults faults.py --kind ring_write"], "bytes that were never written are not missed"),

@@ -38,6 +38,7 @@ SIDE_FILES = {"two files that disagree": ({"exclude_modules": ["lm_head", "other
               "two files with two group sizes": ({"group_size": 32}, True),
               "two files with two schemes for the KV cache": ({"kv_cache_quant_algo": "NVFP4"}, True),
               "two files with two algorithms": ({"quant_algo": "W4A16_NVFP4"}, True),
+              "two files with two methods": ({}, True),
               "no group_size in the side file": ({"group_size": "away"}, False),
               "no kv_cache_quant_algo": ({"kv_cache_quant_algo": "away"}, False),
               "no exclude_modules": ({"exclude_modules": "away"}, False)}

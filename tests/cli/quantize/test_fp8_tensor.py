@@ -100,7 +100,7 @@ def test_configuration_of_compressed_tensors(tmp_path, quantize, inspect, option
     no_finding(inspect, dst, "vllm,sglang,transformers")
 
 
-def test_configuration_of_modelopt(tmp_path, quantize, inspect):
+def test_configuration_of_modelopt(tmp_path, quantize, convert, inspect):
     src, _ = mx.model(tmp_path / "src")
     dst = quantize(src, "--scheme", "fp8-tensor", "--dialect", "modelopt", "--input-scale", "1")
     q = json.loads((dst / "config.json").read_text())["quantization_config"]
@@ -110,6 +110,7 @@ def test_configuration_of_modelopt(tmp_path, quantize, inspect):
     assert (q["quant_method"], q["quant_algo"], q["ignore"]) == ("modelopt", "FP8", ["lm_head"])
     assert side == {"quant_algo": "FP8", "kv_cache_quant_algo": None, "exclude_modules": ["lm_head"]}
     no_finding(inspect, dst, "vllm,sglang")
+    assert not (convert(dst, "--to", "fp8-block", "--dialect", "deepseek") / "hf_quant_config.json").exists()
 
 
 @pytest.mark.parametrize("dialect", ["compressed-tensors", "modelopt"])

@@ -183,12 +183,12 @@ def hard_linked_copy(place):
 # ---- what lies in the destination ----
 
 def strays(place, options):
-    place.out.mkdir()
-    (place.out / "model.safetensors.index.json").write_text('{"weight_map": {}}')
-    args = ["quantize", place.source, "-o", place.out, "--force"]
-    result = harness.run(options.tessera, args)
-    place.refused("a foreign index, --force", result, 2, "index", "move it away")
-    shutil.rmtree(place.out)
+    for name in "model.safetensors.index.json", "hf_quant_config.json":
+        place.out.mkdir()
+        (place.out / name).write_text('{"weight_map": {}}')
+        result = harness.run(options.tessera, ["quantize", place.source, "-o", place.out, "--force"])
+        place.refused(f"a foreign {name}, --force", result, 2, name, "move it away")
+        shutil.rmtree(place.out)
     place.run()
     (place.out / "more.safetensors").write_bytes(b"")
     place.refused("a stray shard in a finished output", place.run(), 2, "more.safetensors", no_config=False)
