@@ -9,6 +9,7 @@
 #include "convert/plans/quantize_plan.h"
 #include "formats/names/fused.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -94,7 +95,10 @@ static tsr_status find_input(const tsr_checkpoint *c, const tsr_tensor *t, const
     }
     input->value = tsr_int_input_of(known, n, o->asymmetric_activations);
     input->asymmetric = o->asymmetric_activations;
-    return TSR_OK;
+    return isfinite(input->value.scale)
+               ? TSR_OK
+               : tsr_fail(err, TSR_E_FORMAT, "%s: '%s': the range of its inputs is too wide for a scale in FP32", path,
+                          known[0]->module);
 }
 
 /* `codes`: NULL, or the number of the step that makes the codes, for the row sums. */

@@ -120,6 +120,7 @@ REFUSED = [
     ({**WHOLE, O: {"input_scale": 0.1, "min": 0}}, (), 3, [O, "both a scale and a range"]),
     ({**WHOLE, O: {"min": 0}}, (), 3, [O, "neither"]),
     ({**WHOLE, O: {"min": 2, "max": 1}}, (), 3, [O, "range from 2 to 1"]),
+    ({m: {"min": -3e38, "max": 3e38} for m in MODULES}, ("--activation-zero-points",), 3, ["too wide"]),
     ({**WHOLE, O: {"input_scale": 0.1, "input_zero_point": 128}}, (), 3, [O, "-128 to 127"]),
 ]
 
