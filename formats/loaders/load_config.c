@@ -210,7 +210,7 @@ static void check_symmetry(const tsr_load_query *q, tsr_json_text weights)
     const tsr_linear *odd = NULL;
     for (size_t i = 0; i < q->linears->count && odd == NULL; i++) {
         const tsr_linear *const l = &q->linears->items[i];
-        odd = tsr_linear_is_integers(l) && l->zero_points == symmetric ? l : NULL;
+        odd = tsr_linear_is_quantized(l) && l->zero_points == symmetric ? l : NULL;
     }
     if (odd != NULL && q->n_targets == 1)
         tsr_query_note(q, true, odd->tensor->name, "zero points", "set \"symmetric\" to match the weights",
@@ -234,6 +234,10 @@ static void check_group(const tsr_load_query *q, tsr_json_text group)
     }
     check_keys(q, value, "weights", TSR_MEMBERS_ARGUMENTS);
     check_symmetry(q, value);
+    if (tsr_json_says(value, "dynamic", "true"))
+        tsr_query_note(
+            q, true, NULL, "configuration", "set \"dynamic\" of the weights to false",
+            "config_groups says that scales of weights are dynamic: the loader does not read the stored ones");
     /* With several groups, only those that state blocks are checked for blocks. */
     const bool block = q->block && (q->n_targets == 1 || states_block(q, value));
     if (block && (!tsr_config_find_in(q->s->checkpoint, value, "strategy", &value) || !tsr_json_is(value, "\"block\"")))
@@ -327,7 +331,7 @@ static void check_words(const tsr_load_query *q)
     const tsr_weights *const w = q->s->weights;
     for (size_t i = 0; i < w->count; i++) {
         const tsr_weight *const x = &w->items[i];
-        if (x->odd != NULL && x->kind->family == TSR_FAMILY_INTEGERS && strncmp(x->odd, "format", 6) != 0)
+        if (x->odd != NULL && strncmp(x->odd, "format", 6) != 0)
             tsr_query_note(q, true, x->data->name, "configuration", NULL, "config.json says %s", x->odd);
     }
 }

@@ -118,6 +118,10 @@ RULES = {
     "compressed-tensors, no block strategy": (
         llama, as_compressed(edit("config_groups.group_0.weights.strategy", "channel")), 1, HF,
         "configuration", ["block"]),
+    "compressed-tensors, dynamic weights": (
+        llama, as_compressed(edit("config_groups.group_0.weights.dynamic", True)), 1, HF, "configuration", ["dynamic"]),
+    "compressed-tensors, not symmetric": (
+        llama, as_compressed(edit("config_groups.group_0.weights.symmetric", False)), 1, HF, "zero points", ["symmetric"]),
     "compressed-tensors, frozen": (llama, as_compressed(edit("quantization_status", "frozen")), 1, {"transformers"},
                                    "configuration", ["quantization_status", "codes for values"]),
     "compressed-tensors, no status": (llama, as_compressed(edit("quantization_status", None)), 1, {"transformers"},

@@ -179,6 +179,8 @@ E0 = "model.layers.0.mlp.experts"
 NO = {
     "a state-space layer of Mamba's first kind": (llama, both(add_linear("mamba.out_proj", 256, 512), family("jamba")), 1, {"vllm"},
                                                   "class", ["mamba.out_proj", "unquantized"]),
+    "a strategy of other scales": (llama, both(fp8_tensor(static=False), edit("config_groups.group_0.weights.strategy", "channel")), 1,
+                                   {"vllm", "sglang", "transformers", "trtllm"}, "configuration", ['strategy "channel"']),
     "a scale of the indexer's input": (llama, both(add_linear("self_attn.indexer.wk", 128, 256), fp8_tensor(static=True)), 1, {"vllm"},
                                        "indexer", ["indexer.wk", "input scale"]),
     "experts under the name that vLLM's class does not use": (
