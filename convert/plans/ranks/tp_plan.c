@@ -45,8 +45,7 @@ static tsr_status add_notes(tsr_plan *plan, const tsr_weight *w, const tsr_tp_cu
 /* Rejects layers of different sizes: their numbers of heads may differ, and a key of config.json states one. */
 static tsr_status check_heads(cutting *c, const tsr_tensor *t, const tsr_tp_rule *rule, tsr_err *err)
 {
-    const unsigned from_last = rule->how == TSR_TP_COLUMNS || t->rank == 1 ? 1 : 2;
-    const uint64_t size = t->rank == 0 ? 0 : t->shape[t->rank - from_last];
+    const uint64_t size = t->shape[t->rank - (rule->how == TSR_TP_COLUMNS || t->rank == 1 ? 1 : 2)];
     first_cut *first = c->heads;
     while (first->pattern != NULL && first->pattern != rule->pattern)
         first++;
@@ -69,14 +68,13 @@ static tsr_status decide_one(cutting *c, tsr_plan *plan, const tsr_weight *w, ts
                                            [TSR_TP_COLUMNS] = "input features"};
     const tsr_checkpoint *const s = c->source;
     const tsr_tp_rule rule = tsr_tp_rule_of(w->data, &plan->arena);
-    const tsr_tp_split how = rule.how;
-    const bool by_heads = rule.unit != TSR_TP_FEATURES && how != TSR_TP_REPLICATE;
+    const bool by_heads = rule.unit != TSR_TP_FEATURES && rule.how != TSR_TP_REPLICATE;
     uint64_t heads = 0;
     if (w->data->rank == 3 && tsr_absorbed_find(w->data->name) != NULL) {
         TSR_TRY(tsr_shard_part(s, w, c->options->ranks, shard, err));
         return add_notes(plan, w, shard, "heads of an absorbed kv_b_proj", err);
     }
-    if (how == TSR_TP_UNKNOWN)
+    if (rule.how == TSR_TP_UNKNOWN)
         return tsr_fail(err, TSR_E_UNSUPPORTED,
                         "%s: '%s': cannot cut this tensor, since the way loaders cut it is not known",
                         s->files[w->data->file].path, w->data->name);
@@ -88,8 +86,8 @@ static tsr_status decide_one(cutting *c, tsr_plan *plan, const tsr_weight *w, ts
     if (by_heads)
         TSR_TRY(check_heads(c, w->data, &rule, err));
     TSR_TRY(tsr_refuse_turned_stack(s, w->data, err));
-    TSR_TRY(tsr_shard_weight(s, w, how, heads, rule.unit == TSR_TP_KV_HEADS, c->options->ranks, shard, err));
-    return add_notes(plan, w, shard, kReasons[how], err);
+    TSR_TRY(tsr_shard_weight(s, w, rule.how, heads, rule.unit == TSR_TP_KV_HEADS, c->options->ranks, shard, err));
+    return add_notes(plan, w, shard, kReasons[rule.how], err);
 }
 
 /* If both parts of an absorbed kv_b_proj share one scale, it is written with the first part. */
@@ -239,7 +237,7 @@ static tsr_status read_manifest(const tsr_checkpoint *c, tsr_arena *arena, tsr_s
                           c->path);
 }
 
-/* Checks the rank and the number of ranks that each directory states. */
+/* Checks the rank and the number of ranks that each directory states, and its config.json. */
 static tsr_status check_ranks(const joining *j, tsr_err *err)
 {
     for (size_t k = 0; k < j->n; k++) {
@@ -252,6 +250,10 @@ static tsr_status check_ranks(const joining *j, tsr_err *err)
             status = tsr_fail(err, TSR_E_MISMATCH,
                               "%s: rank %zu of %zu was expected here, but its " MANIFEST " says %llu of %llu",
                               j->ranks[k]->path, k, j->n, U64(rank), U64(ranks));
+        if (status == TSR_OK && (j->ranks[k]->config_size != j->ranks[0]->config_size ||
+                                 memcmp(j->ranks[k]->config, j->ranks[0]->config, j->ranks[0]->config_size) != 0))
+            status =
+                tsr_fail(err, TSR_E_MISMATCH, "%s: its " TSR_CONFIG_NAME " is not that of rank 0", j->ranks[k]->path);
         tsr_arena_free(&scratch);
         TSR_TRY(status);
     }

@@ -444,6 +444,8 @@ def test_merging_what_does_not_belong_together(tmp_path, tessera, sources, conve
     missing = broken("missing")
     shutil.rmtree(missing / "rank-1")
     refuse(missing, 3, "0 of 2", options=("--merge",))
+    (broken("config") / "rank-1/config.json").write_text('{"model_type": "llama"}')
+    refuse(tmp_path / "config", 3, "rank-1", "config.json", options=("--merge",))
     for name, change in (("rows", lambda cut: cut.__setitem__(0, 7)), ("parts", lambda cut: cut.__setitem__(1, 3))):
         uneven = broken(f"uneven {name}")
         manifest = json.loads((uneven / "rank-0/tessera-tp.json").read_text())
