@@ -39,10 +39,9 @@ uint64_t tsr_hessian_factor_work_bytes(size_t cols)
 
 /* ---- the order of columns ---- */
 
-static double element(const unsigned char *h, size_t cols, size_t i, size_t j)
+static double element(const unsigned char *h, size_t cols, size_t row, size_t col)
 {
     float x;
-    const size_t row = i > j ? i : j, col = i > j ? j : i;
     memcpy(&x, h + (row * cols + col) * sizeof x, sizeof x);
     return (double)x;
 }
@@ -82,26 +81,34 @@ typedef struct eliminating {
     const tsr_cpu_kernels *kernels;
     const tsr_hessian_factor *factor;
     const unsigned char *h;
-    double added;             /* to the diagonal */
+    const char *what;         /* for messages */
+    double mean, added;       /* of the diagonal; to the diagonal */
     double *a;                /* [positions][positions]: the lower triangle of H, then that of R^T */
     double *packed, *negated; /* [tiles][BLOCK][TILE] */
     size_t first, width;      /* columns that are eliminated now */
 } eliminating;
 
-/* Fills a tile row of the matrix. */
+/* Fills a tile row of the matrix. Rejects elements that differ from those on the other side of the diagonal. */
 static tsr_status fill_rows(void *context, size_t tile, size_t worker, tsr_err *err)
 {
     const eliminating *const e = context;
     const tsr_hessian_factor *const f = e->factor;
+    bool symmetric = true;
     (void)worker;
-    (void)err;
     for (size_t i = tile * TILE; i < (tile + 1) * TILE; i++) {
         double *const row = e->a + i * f->positions;
-        for (size_t j = 0; j <= i; j++)
-            row[j] = i < f->cols ? element(e->h, f->cols, f->order[i], f->order[j]) : 0;
+        memset(row, 0, (i + 1) * sizeof *row);
+        for (size_t j = 0; j <= i && i < f->cols; j++) {
+            row[j] = element(e->h, f->cols, f->order[i], f->order[j]);
+            const double mirrored = element(e->h, f->cols, f->order[j], f->order[i]);
+            symmetric = symmetric && !(fabs(row[j] - mirrored) > 1e-3 * (e->mean + fabs(row[j])));
+        }
         row[i] = i < f->cols ? row[i] + e->added : 1;
     }
-    return TSR_OK;
+    return symmetric ? TSR_OK
+                     : tsr_fail(err, TSR_E_VALUE,
+                                "'%s.input_products' is not a mean of x x^T: it is not symmetric; run calibrate again",
+                                e->what);
 }
 
 /* Factors the block on the diagonal. Returns false if it is not positive definite. */
@@ -197,12 +204,11 @@ static void keep(tsr_hessian_factor *f, const double *a)
 }
 
 /* Factors H with more and more damping. */
-static tsr_status factorize(tsr_hessian_factor *f, eliminating *e, double mean, const char *what, uint64_t threads,
-                            tsr_err *err)
+static tsr_status factorize(tsr_hessian_factor *f, eliminating *e, uint64_t threads, tsr_err *err)
 {
     bool definite = false;
     for (f->damping = 0.01; f->damping < 20; f->damping *= 10) {
-        e->added = f->damping * mean;
+        e->added = f->damping * e->mean;
         TSR_TRY(eliminate(e, threads, &definite, err));
         if (definite)
             break;
@@ -212,7 +218,7 @@ static tsr_status factorize(tsr_hessian_factor *f, eliminating *e, double mean, 
             err, TSR_E_VALUE,
             "'%s.input_products' is not a mean of x x^T: it is not positive definite, even with 10 times the "
             "mean of its diagonal added; run calibrate again",
-            what);
+            e->what);
     keep(f, e->a);
     return TSR_OK;
 }
@@ -226,7 +232,7 @@ tsr_status tsr_hessian_factorize(tsr_hessian_factor *f, const unsigned char *h, 
     f->pivots = malloc(n * sizeof *f->pivots);
     f->ratios = malloc(ratios_before(n, n / TILE) * sizeof *f->ratios);
     ranked *const columns = malloc(cols * sizeof *columns);
-    eliminating e = {.kernels = kernels, .factor = f, .h = h, .a = malloc(n * n * sizeof *e.a)};
+    eliminating e = {.kernels = kernels, .factor = f, .h = h, .what = what, .a = malloc(n * n * sizeof *e.a)};
     e.packed = malloc(n * BLOCK * sizeof *e.packed);
     e.negated = malloc(n * BLOCK * sizeof *e.negated);
     tsr_status status;
@@ -234,12 +240,12 @@ tsr_status tsr_hessian_factorize(tsr_hessian_factor *f, const unsigned char *h, 
         e.packed == NULL || e.negated == NULL) {
         status = tsr_out_of_memory(err, "for the Hessian of a layer");
     } else {
-        const double mean = order_columns(f, h, columns);
-        status = isnan(mean) ? tsr_fail(err, TSR_E_VALUE,
-                                        "'%s.input_products' is not a mean of x x^T: its diagonal has negative or "
-                                        "non-finite values, or only zeros; run calibrate again",
-                                        what)
-                             : factorize(f, &e, mean, what, threads, err);
+        e.mean = order_columns(f, h, columns);
+        status = isnan(e.mean) ? tsr_fail(err, TSR_E_VALUE,
+                                          "'%s.input_products' is not a mean of x x^T: its diagonal has negative or "
+                                          "non-finite values, or only zeros; run calibrate again",
+                                          what)
+                               : factorize(f, &e, threads, err);
     }
     free(columns);
     free(e.a);

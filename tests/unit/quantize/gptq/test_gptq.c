@@ -127,6 +127,9 @@ Test(gptq, a_singular_matrix_gets_more_damping)
     h[1] = h[COLS] = 100;
     cr_assert_eq(tsr_hessian_factorize(&f, (const unsigned char *)h, COLS, "m.input", &k, 1, &err), TSR_E_VALUE);
     cr_assert(strstr(err.msg, "'m.input.input_products' is not a mean of x x^T") != NULL, "%s", err.msg);
+    h[1] = 0;
+    cr_assert_eq(tsr_hessian_factorize(&f, (const unsigned char *)h, COLS, "m.input", &k, 2, &err), TSR_E_VALUE);
+    cr_assert(strstr(err.msg, "not symmetric") != NULL, "%s", err.msg);
     h[COLS + 1] = NAN;
     cr_assert_eq(tsr_hessian_factorize(&f, (const unsigned char *)h, COLS, "m.input", &k, 1, &err), TSR_E_VALUE);
     memset(h, 0, sizeof h);
