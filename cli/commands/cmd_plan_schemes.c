@@ -355,6 +355,24 @@ static tsr_status check_schemes(planning *a, tsr_err *err)
     return TSR_OK;
 }
 
+/* Warns about sensitivities of tensors that the model does not have. Rejects them if it has none of the tensors. */
+static tsr_status check_sensitivities(const planning *a, tsr_err *err)
+{
+    const size_t named = a->weights.count - (a->weights.measured ? 1 : 0); /* the last one fits all other tensors */
+    size_t found = 0;
+    for (size_t i = 0; i < named; i++)
+        found += a->match.fits[i];
+    if (named > 0 && found == 0)
+        return tsr_fail(err, TSR_E_MISMATCH, "%s: it names no tensor of %s: the file belongs to another model",
+                        a->sensitivity, a->src);
+    for (size_t i = 0; i < named; i++) {
+        if (!a->match.fits[i])
+            tsr_print_stderr("tessera: warning: %s: '%s' matches no tensor\n", a->sensitivity,
+                             a->weights.items[i].pattern);
+    }
+    return TSR_OK;
+}
+
 static tsr_status open_source(tsr_command_context *c, tsr_err *err)
 {
     planning *const a = c->job;
@@ -371,12 +389,7 @@ static tsr_status open_source(tsr_command_context *c, tsr_err *err)
     TSR_TRY(tsr_quantize_check_source(a->checkpoint, err));
     TSR_TRY(check_schemes(a, err));
     TSR_TRY(tsr_rules_match_all(&a->match, &a->weights, a->checkpoint, &a->arena, err));
-    for (size_t i = 0; i < a->weights.count; i++) {
-        if (!a->match.fits[i])
-            tsr_print_stderr("tessera: warning: %s: '%s' matches no tensor\n", a->sensitivity,
-                             a->weights.items[i].pattern);
-    }
-    return TSR_OK;
+    return check_sensitivities(a, err);
 }
 
 static tsr_status measure(const tsr_command_context *c, planning *a, tsr_terminal *terminal, tsr_err *err)

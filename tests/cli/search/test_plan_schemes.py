@@ -383,7 +383,7 @@ def test_a_glob_that_fits_nothing_is_told_and_what_the_policy_keeps_is_kept(tmp_
     assert all(stored[n][0] == "BF16" for n in ("lm_head.weight", "model.embed_tokens.weight", "model.norm.weight"))
 
 
-@pytest.mark.parametrize("text", ['{"*": 0}', '{"*": -1}', '{"*": "high"}', '{"*": 1e400}', '["*"]', '{"*": 1'])
+@pytest.mark.parametrize("text", ['{"*": 0}', '{"*": -1}', '{"*": "high"}', '{"*": 1e400}', '["*"]', '{"*": 1', '{"*.blocks.*": 1}'])
 def test_sensitivities_that_are_refused(tmp_path, tessera, llama, text):
     path = tmp_path / "weights.json"
     path.write_text(text)

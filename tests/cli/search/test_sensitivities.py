@@ -157,6 +157,7 @@ def test_refusals(tmp_path, tessera, probe, measure, quantize):
     wider = quantize(write(tmp_path / "wide", wide.tensors, wide.config), "--scheme", "mxfp4-weight-only")
     refused(3, "has another shape", src, "--against", wider, "--tokens", tokens)
     path, got, _ = measure(src, dst, tokens)
-    for change in ({"schema": "tessera-rules/1"}, {"groups": []}, {"otherwise": None}, {"groups": [{"match": ["a"]}]}):
+    for change in ({"schema": "tessera-rules/1"}, {"groups": []}, {"otherwise": None}, {"groups": [{"match": ["a"]}]},
+                   {"groups": [{"match": ["a"], "sensitivity": 1}]}):
         path.write_text(json.dumps(got | change))
         harness.expect(tessera, ["plan-schemes", src, "--bits", "6", "--sensitivity", path], 3, str(path))
