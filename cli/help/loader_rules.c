@@ -3,8 +3,38 @@
 
 #include "cli/io/io_paths.h"
 #include "cli/io/output.h"
+#include "common/options.h"
+#include "common/text.h"
 #include "formats/json/json_write.h"
+#include "formats/loaders/class_rules.h"
 #include "formats/loaders/loaders.h"
+#include "quantize/policy/policy_rules.h"
+
+#include <string.h>
+
+/* Rejects a model_type that no rule and no table of the policy names. */
+static tsr_status check_model_type(const char *model_type, tsr_err *err)
+{
+    tsr_text known = {0};
+    char meant[80];
+    size_t n;
+    const tsr_class_rule *const rules = tsr_class_rules(&n);
+    for (size_t i = 0; i < n; i++)
+        tsr_text_printf(&known, "%s", rules[i].families == NULL ? "" : rules[i].families);
+    const tsr_policy_family *const families = tsr_families(&n);
+    for (size_t i = 0; i < n; i++)
+        tsr_text_printf(&known, "%s", families[i].model_types);
+    tsr_status status = tsr_text_status(&known, err);
+    if (status == TSR_OK && !tsr_is_listed(known.data, model_type)) {
+        for (char *p = known.data; (p = strchr(p, ' ')) != NULL;)
+            *p = '|';
+        status = tsr_fail(err, TSR_E_USAGE,
+                          "--loaders: unknown model_type '%s'%s; docs/loader-rules.md has the rules about all models",
+                          model_type, tsr_did_you_mean(model_type, known.data, meant));
+    }
+    tsr_text_free(&known);
+    return status;
+}
 
 /* ---- text ---- */
 
@@ -78,6 +108,7 @@ static void json_rules(tsr_text *t, const char *model_type)
 
 tsr_status tsr_list_loader_rules(const char *model_type, const char *json, tsr_err *err)
 {
+    TSR_TRY(check_model_type(model_type, err));
     if (json == NULL) {
         print_rules(model_type);
         return TSR_OK;

@@ -367,7 +367,7 @@ def test_rules_of_a_class_are_listed(tessera):
     assert set(listed) == {"vllm", "sglang", "transformers", "deepseek", "trtllm"}
     of_class = {rule["what"] for rule in listed["sglang"]["rules"] if rule["of_class"]}
     assert "packed linear attention" in of_class
-    assert not [rule for rule in list_rules(tessera, "llama2x")["sglang"]["rules"] if rule["of_class"]]
+    assert not [rule for rule in list_rules(tessera, "qwen3")["sglang"]["rules"] if rule["of_class"]]
     harness.shows(tessera, ["inspect", "--loaders", "qwen3_next"], 0, "packed linear attention", listed["vllm"]["version"])
 
 

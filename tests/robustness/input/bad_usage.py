@@ -188,6 +188,7 @@ ROWS = [
     ("inspect SRC --tp 2", ["--tp", "--can-load"]),
     ("inspect SRC --can-load vlm", ["--can-load", "vlm", "vllm"]),
     ("inspect SRC --can-load vllm,", ["--can-load"]),
+    ("inspect --loaders qwen3_nxt", ["--loaders", "qwen3_nxt", "did you mean 'qwen3_next'?"]),
     ("inspect SRC --can-load vllm,vllm", ["--can-load", "twice"]),
     ("inspect SRC --can-load all --tp 0", ["--tp", "0"]),
     ("inspect SRC --can-load all --tp 2,x", ["--tp", "2,x"]),
