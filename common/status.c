@@ -102,6 +102,18 @@ tsr_status tsr_fail_as(tsr_err *err, tsr_error_id id, tsr_status status, const c
     return status;
 }
 
+tsr_status tsr_fail_tensor(tsr_err *err, tsr_error_id id, tsr_status status, const char *tensor, const char *fmt, ...)
+{
+    if (err == NULL)
+        return status;
+    va_list args;
+    va_start(args, fmt);
+    tsr_write_message(err, fmt, args);
+    va_end(args);
+    err->id = id;
+    return tsr_fail_at(err, tsr_prepend(err, status, "'%s'", tensor), tensor);
+}
+
 tsr_status tsr_fail_with(tsr_err *err, tsr_status status, const tsr_err *why)
 {
     if (err != NULL)

@@ -56,6 +56,10 @@ tsr_status tsr_fail(tsr_err *err, tsr_status status, const char *fmt, ...) TSR_P
 /* Like tsr_fail, for an error that docs/errors.md explains. */
 tsr_status tsr_fail_as(tsr_err *err, tsr_error_id id, tsr_status status, const char *fmt, ...) TSR_PRINTF(4, 5);
 
+/* Like tsr_fail_as, for an error in a tensor: puts its name before the message, "'m.weight': ", and records it. */
+tsr_status tsr_fail_tensor(tsr_err *err, tsr_error_id id, tsr_status status, const char *tensor, const char *fmt, ...)
+    TSR_PRINTF(5, 6);
+
 /* Copies an error that was stored elsewhere (if err is not NULL) and returns `status`. */
 tsr_status tsr_fail_with(tsr_err *err, tsr_status status, const tsr_err *why);
 

@@ -116,10 +116,10 @@ static void ask_for_some(wanted *w)
 static tsr_status report_scale(const tsr_weight *w, uint64_t group, uint64_t row, float scale, tsr_err *err)
 {
     const uint64_t at = (group * w->rows + row) * tsr_dtype_bytes((tsr_dtype)w->scale_dtype);
-    return tsr_fail_as(
-        err, TSR_ERROR_DAMAGED, TSR_E_VALUE,
-        "'%s': the scale at [%llu, %llu] is %g, file offset %llu: not a valid scale; the checkpoint is damaged",
-        w->scale->name, U64(group), U64(row), (double)scale, U64(w->scale->offset + at));
+    return tsr_fail_tensor(
+        err, TSR_ERROR_DAMAGED, TSR_E_VALUE, w->scale->name,
+        "the scale at [%llu, %llu] is %g, file offset %llu: not a valid scale; the checkpoint is damaged", U64(group),
+        U64(row), (double)scale, U64(w->scale->offset + at));
 }
 
 /* Reorders the nibbles of an AWQ word to the order of the outputs: interleaves its lower and upper halves. */
@@ -297,11 +297,11 @@ static tsr_status check_range(const tsr_gptq_span *span, uint64_t row, uint64_t 
     for (uint64_t r = 0; r < rows; r++) {
         for (uint64_t c = 0; c < cols; c++) {
             if (fabsf(columns[c * TILE + r]) > limit)
-                return tsr_fail(err, TSR_E_VALUE,
-                                "'%s': the value at [%llu, %llu] is beyond the range of %s: choose another --dtype, or "
-                                "check its scale",
-                                span->weight->data->name, U64(span->row + row + r), U64(col + c),
-                                tsr_dtype_name(dtype));
+                return tsr_fail_tensor(
+                    err, TSR_ERROR_NONE, TSR_E_VALUE, span->weight->data->name,
+                    "the value at [%llu, %llu] is beyond the range of %s: choose another --dtype, or "
+                    "check its scale",
+                    U64(span->row + row + r), U64(col + c), tsr_dtype_name(dtype));
         }
     }
     return TSR_OK;

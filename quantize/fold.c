@@ -35,8 +35,9 @@ tsr_status tsr_fold_rows(const tsr_fold *fold, const tsr_tensor *t, uint64_t row
             if (exponent == 0 || old == 0 || !isfinite(old))
                 continue;
             if (ldexpf(store(dtype, x, r * cols + c, ldexpf(old, exponent)), -exponent) != old)
-                return tsr_fail(err, TSR_E_VALUE, "'%s' at [%llu, %llu]: %g times 2^%d is not exact in %s", t->name,
-                                U64(row + r), U64(c), (double)old, exponent, tsr_dtype_name(dtype));
+                return tsr_fail_tensor(err, TSR_ERROR_NONE, TSR_E_VALUE, t->name,
+                                       "%g at [%llu, %llu] times 2^%d is not exact in %s", (double)old, U64(row + r),
+                                       U64(c), exponent, tsr_dtype_name(dtype));
         }
     }
     return TSR_OK;

@@ -37,7 +37,8 @@ tsr_status tsr_fp6_decode(const tsr_cpu_kernels *kernels, const tsr_mx_span *spa
     row.codes = e4m3;
     row.rows = 1;
     if (cols % 4 != 0)
-        return tsr_fail(err, TSR_E_SHAPE, "'%s': its rows are not whole words of four codes", span->codes_of->name);
+        return tsr_fail_tensor(err, TSR_ERROR_NONE, TSR_E_SHAPE, span->codes_of->name,
+                               "its rows are not whole words of four codes");
     for (uint64_t i = 0; i < span->rows; i++) {
         unpack(span->codes + i * (cols / 4 * 3), cols, e3m2 ? kE3m2 : kE2m3, e4m3);
         TSR_TRY(tsr_mx_decode(kernels, &row, dtype, (char *)out + i * cols * tsr_dtype_bytes(dtype), scratch, err));

@@ -149,10 +149,10 @@ static tsr_status report_not_finite(const tsr_fp8_band *band, const block *b, ui
     }
     snprintf(place + used, sizeof place - (size_t)used, "%llu, %llu", (unsigned long long)(at / columns),
              (unsigned long long)(at % columns));
-    return tsr_fail_as(err, TSR_ERROR_DAMAGED, TSR_E_VALUE,
-                       "'%s': %s at [%s]%s: the source is damaged, or its training diverged; it cannot be quantized "
-                       "(--exclude keeps the tensor unchanged)",
-                       t->name, isnan(element(b, row, col)) ? "NaN" : "Inf", place, offset);
+    return tsr_fail_tensor(err, TSR_ERROR_DAMAGED, TSR_E_VALUE, t->name,
+                           "%s at [%s]%s: the source is damaged, or its training diverged; it cannot be quantized "
+                           "(--exclude keeps the tensor unchanged)",
+                           isnan(element(b, row, col)) ? "NaN" : "Inf", place, offset);
 }
 
 /* Blocks are processed in groups of about 2048 columns. A group gives long runs of memory, but is small enough that its

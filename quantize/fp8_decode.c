@@ -44,11 +44,11 @@ tsr_status tsr_check_scales(const tsr_weight *w, uint64_t matrix, uint64_t row, 
         if (scales[i] >= 0 && scales[i] <= FLT_MAX)
             continue;
         const uint64_t at = (matrix * w->grid_rows + row) * w->grid_cols + col + i;
-        return tsr_fail_as(err, TSR_ERROR_DAMAGED, TSR_E_VALUE,
-                           "'%s': the scale at [%llu, %llu] of matrix %llu is %g, file offset %llu: not a valid scale; "
-                           "the checkpoint is damaged",
-                           w->scale->name, U64(row), U64(col + i), U64(matrix), (double)scales[i],
-                           U64(w->scale->offset + at * tsr_dtype_bytes((tsr_dtype)w->scale_dtype)));
+        return tsr_fail_tensor(err, TSR_ERROR_DAMAGED, TSR_E_VALUE, w->scale->name,
+                               "the scale at [%llu, %llu] of matrix %llu is %g, file offset %llu: not a valid scale; "
+                               "the checkpoint is damaged",
+                               U64(row), U64(col + i), U64(matrix), (double)scales[i],
+                               U64(w->scale->offset + at * tsr_dtype_bytes((tsr_dtype)w->scale_dtype)));
     }
     return TSR_OK;
 }
@@ -74,10 +74,10 @@ static tsr_status report_nan(const tsr_fp8_rect *rect, uint64_t row, uint64_t ro
             if ((rect->codes[r * rect->ld_codes + c] & 0x7F) != 0x7F)
                 continue;
             const uint64_t at = (rect->matrix * w->rows + rect->row + r) * w->cols + rect->col + c;
-            return tsr_fail_as(
-                err, TSR_ERROR_DAMAGED, TSR_E_VALUE,
-                "'%s': code NaN at [%llu, %llu] of matrix %llu, file offset %llu: the checkpoint is damaged",
-                w->data->name, U64(rect->row + r), U64(rect->col + c), U64(rect->matrix), U64(w->data->offset + at));
+            return tsr_fail_tensor(
+                err, TSR_ERROR_DAMAGED, TSR_E_VALUE, w->data->name,
+                "code NaN at [%llu, %llu] of matrix %llu, file offset %llu: the checkpoint is damaged",
+                U64(rect->row + r), U64(rect->col + c), U64(rect->matrix), U64(w->data->offset + at));
         }
     }
     return TSR_OK;
@@ -110,11 +110,11 @@ static tsr_status report_overflow(const tsr_fp8_rect *rect, uint64_t row, uint64
     for (uint64_t r = 0; r < rows; r++) {
         for (uint64_t c = 0; c < rect->cols; c++) {
             if (is_infinite(dtype, y + (r * ld + c) * tsr_dtype_bytes(dtype)))
-                return tsr_fail(err, TSR_E_VALUE,
-                                "'%s': the value at [%llu, %llu] of matrix %llu is beyond the range of %s: choose "
-                                "another --dtype, or check its scale",
-                                w->data->name, U64(rect->row + row + r), U64(rect->col + c), U64(rect->matrix),
-                                tsr_dtype_name(dtype));
+                return tsr_fail_tensor(err, TSR_ERROR_NONE, TSR_E_VALUE, w->data->name,
+                                       "the value at [%llu, %llu] of matrix %llu is beyond the range of %s: choose "
+                                       "another --dtype, or check its scale",
+                                       U64(rect->row + row + r), U64(rect->col + c), U64(rect->matrix),
+                                       tsr_dtype_name(dtype));
         }
     }
     return TSR_OK;

@@ -162,11 +162,11 @@ static tsr_status report_not_finite(const tsr_int_rows *rows, uint64_t row, uint
     const tsr_tensor *const t = rows->tensor;
     const uint64_t at = (rows->row + row) * t->shape[1] + col + i;
     char offset[48];
-    return tsr_fail_as(err, TSR_ERROR_DAMAGED, TSR_E_VALUE,
-                       "'%s': %s at [%llu, %llu]%s: the source is damaged, or its training diverged (--exclude keeps "
-                       "the tensor unchanged)",
-                       t->name, isnan(element(x, i)) ? "NaN" : "Inf", U64(rows->row + row), U64(col + i),
-                       tsr_offset_text(t, at, offset, sizeof offset));
+    return tsr_fail_tensor(err, TSR_ERROR_DAMAGED, TSR_E_VALUE, t->name,
+                           "%s at [%llu, %llu]%s: the source is damaged, or its training diverged (--exclude keeps "
+                           "the tensor unchanged)",
+                           isnan(element(x, i)) ? "NaN" : "Inf", U64(rows->row + row), U64(col + i),
+                           tsr_offset_text(t, at, offset, sizeof offset));
 }
 
 /* Computes amax of all groups and, if it is finite, the range: min <= 0 <= max; symmetric: -amax and amax. */
@@ -224,9 +224,9 @@ static tsr_status quantize_row(const tsr_int_scheme *scheme, const tsr_cpu_kerne
             return report_not_finite(rows, row, col, part_of(x, col), err);
         choose_code(scheme, k, r, g, 1);
         if (isinf(r->scale[g]))
-            return tsr_fail(
-                err, TSR_E_VALUE,
-                "'%s': the scale of row %llu, columns %llu and on, is beyond %s: choose another --scale-dtype", t->name,
+            return tsr_fail_tensor(
+                err, TSR_ERROR_NONE, TSR_E_VALUE, t->name,
+                "the scale of row %llu, columns %llu and on, is beyond %s: choose another --scale-dtype",
                 U64(rows->row + row), U64(col), tsr_dtype_name(scheme->scale_dtype));
     }
     if (scheme->search == TSR_SCALES_BEST)

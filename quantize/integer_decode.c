@@ -138,10 +138,10 @@ static tsr_status check_values(const tsr_int_span *span, uint64_t row, const roo
     const tsr_weight *const w = span->weight;
     for (uint64_t c = 0; c < w->cols; c++) {
         if (!(fabsf(value_of(span, r, c)) <= largest_of(dtype)))
-            return tsr_fail(
-                err, TSR_E_VALUE,
-                "'%s': the value at [%llu, %llu] is beyond the range of %s: choose another --dtype, or check its scale",
-                w->data->name, U64(span->row + row), U64(c), tsr_dtype_name(dtype));
+            return tsr_fail_tensor(
+                err, TSR_ERROR_NONE, TSR_E_VALUE, w->data->name,
+                "the value at [%llu, %llu] is beyond the range of %s: choose another --dtype, or check its scale",
+                U64(span->row + row), U64(c), tsr_dtype_name(dtype));
     }
     return TSR_OK;
 }

@@ -28,11 +28,11 @@ static tsr_status report_scale(const tsr_mx_span *span, uint64_t row, uint64_t g
     const uint64_t groups = span->cols / span->group, at = (span->row + row) * groups + g;
     const uint8_t byte = span->scales[row * groups + g];
     const bool nan = span->scale == TSR_MX_E8M0 || (byte & 0x7F) == 0x7F;
-    return tsr_fail_as(err, TSR_ERROR_DAMAGED, TSR_E_VALUE,
-                       "'%s': the scale at [%llu, %llu], file offset %llu, is %s (0x%02X): not a valid scale; the "
-                       "checkpoint is damaged",
-                       span->scales_of->name, U64(span->row + row), U64(g), U64(span->scales_of->offset + at),
-                       nan ? "NaN" : "negative", byte);
+    return tsr_fail_tensor(err, TSR_ERROR_DAMAGED, TSR_E_VALUE, span->scales_of->name,
+                           "the scale at [%llu, %llu], file offset %llu, is %s (0x%02X): not a valid scale; the "
+                           "checkpoint is damaged",
+                           U64(span->row + row), U64(g), U64(span->scales_of->offset + at), nan ? "NaN" : "negative",
+                           byte);
 }
 
 /* Checks the scales of a row. `largest` is the largest scale byte; the bytes are ordered like their values. */
@@ -54,10 +54,10 @@ static tsr_status report_code(const tsr_mx_span *span, uint64_t row, tsr_err *er
     uint64_t col = 0;
     while ((codes[col] & 0x7F) != 0x7F)
         col++;
-    return tsr_fail_as(err, TSR_ERROR_DAMAGED, TSR_E_VALUE,
-                       "'%s': code NaN at [%llu, %llu], file offset %llu: the checkpoint is damaged",
-                       span->codes_of->name, U64(span->row + row), U64(col),
-                       U64(span->codes_of->offset + (span->row + row) * span->cols + col));
+    return tsr_fail_tensor(err, TSR_ERROR_DAMAGED, TSR_E_VALUE, span->codes_of->name,
+                           "code NaN at [%llu, %llu], file offset %llu: the checkpoint is damaged",
+                           U64(span->row + row), U64(col),
+                           U64(span->codes_of->offset + (span->row + row) * span->cols + col));
 }
 
 static float value_of(const tsr_mx_span *span, uint64_t row, uint64_t col)
@@ -88,11 +88,10 @@ static tsr_status check_values(const tsr_mx_span *span, uint64_t row, const floa
         const float v = value_of(span, row, col);
         if (isnan(v) || fabsf(v * t[col / span->group]) < limit_of(dtype))
             continue;
-        return tsr_fail(err, TSR_E_VALUE,
-                        "'%s': the value at [%llu, %llu] is beyond the range of %s: choose another --dtype, or check "
-                        "its scale in '%s'",
-                        span->codes_of->name, U64(span->row + row), U64(col), tsr_dtype_name(dtype),
-                        span->scales_of->name);
+        return tsr_fail_tensor(err, TSR_ERROR_NONE, TSR_E_VALUE, span->codes_of->name,
+                               "the value at [%llu, %llu] is beyond the range of %s: choose another --dtype, or check "
+                               "its scale in '%s'",
+                               U64(span->row + row), U64(col), tsr_dtype_name(dtype), span->scales_of->name);
     }
     return TSR_OK;
 }
@@ -127,11 +126,12 @@ tsr_status tsr_mx_decode(const tsr_cpu_kernels *kernels, const tsr_mx_span *span
                          void *scratch, tsr_err *err)
 {
     if (span->group == 0 || span->group % 2 != 0 || span->cols % span->group != 0)
-        return tsr_fail(err, TSR_E_SHAPE, "'%s': %llu columns are not a multiple of the group size %llu",
-                        span->codes_of->name, U64(span->cols), U64(span->group));
+        return tsr_fail_tensor(err, TSR_ERROR_NONE, TSR_E_SHAPE, span->codes_of->name,
+                               "%llu columns are not a multiple of the group size %llu", U64(span->cols),
+                               U64(span->group));
     if (span->scale != TSR_MX_E8M0 && !(isfinite(span->global) && span->global > 0))
-        return tsr_fail(err, TSR_E_VALUE, "'%s': its global scale is %g: not a valid scale", span->scales_of->name,
-                        (double)span->global);
+        return tsr_fail_tensor(err, TSR_ERROR_NONE, TSR_E_VALUE, span->scales_of->name,
+                               "its global scale is %g: not a valid scale", (double)span->global);
     const uint64_t groups = span->cols / span->group, code_bytes = tsr_mx_code_bytes(span->element, span->cols);
     const room r = divide(span, scratch);
     for (uint64_t row = 0; row < span->rows; row++) {

@@ -133,10 +133,10 @@ static tsr_status report_not_finite(const tsr_mx_rows *rows, uint64_t row, sourc
     char place[96], offset[48];
     while (isfinite(element(x, col)))
         col++;
-    return tsr_fail_as(
-        err, TSR_ERROR_DAMAGED, TSR_E_VALUE,
-        "'%s': %s at %s%s: the source is damaged, or its training diverged (--exclude keeps the tensor unchanged)",
-        rows->tensor->name, isnan(element(x, col)) ? "NaN" : "Inf", place_of(rows, row, col, place, sizeof place),
+    return tsr_fail_tensor(
+        err, TSR_ERROR_DAMAGED, TSR_E_VALUE, rows->tensor->name,
+        "%s at %s%s: the source is damaged, or its training diverged (--exclude keeps the tensor unchanged)",
+        isnan(element(x, col)) ? "NaN" : "Inf", place_of(rows, row, col, place, sizeof place),
         offset_of(rows, row, col, offset, sizeof offset));
 }
 
@@ -317,11 +317,11 @@ static tsr_status refuse_overflow(const tsr_mx_scheme *scheme, const tsr_mx_rows
         if (fabsf(v * t) < 0x1.FFp127f)
             continue;
         const uint64_t col = g * scheme->group + i;
-        return tsr_fail(err, TSR_E_VALUE,
-                        "'%s': the weight at %s%s, is so large that it rounds to infinity: it cannot be quantized "
-                        "(--exclude keeps the tensor unchanged)",
-                        rows->tensor->name, place_of(rows, row, col, place, sizeof place),
-                        offset_of(rows, row, col, offset, sizeof offset));
+        return tsr_fail_tensor(err, TSR_ERROR_NONE, TSR_E_VALUE, rows->tensor->name,
+                               "the weight at %s%s, is so large that it rounds to infinity: it cannot be quantized "
+                               "(--exclude keeps the tensor unchanged)",
+                               place_of(rows, row, col, place, sizeof place),
+                               offset_of(rows, row, col, offset, sizeof offset));
     }
     return TSR_OK;
 }
@@ -461,8 +461,8 @@ tsr_status tsr_mx_quantize(const tsr_mx_scheme *scheme, const tsr_cpu_kernels *k
 {
     const uint64_t cols = cols_of(rows);
     if (cols % scheme->group != 0)
-        return tsr_fail(err, TSR_E_SHAPE, "'%s': %llu columns are not a multiple of the group size %u",
-                        rows->tensor->name, U64(cols), scheme->group);
+        return tsr_fail_tensor(err, TSR_ERROR_NONE, TSR_E_SHAPE, rows->tensor->name,
+                               "%llu columns are not a multiple of the group size %u", U64(cols), scheme->group);
     room r = divide(scheme, cols, rows->scratch);
     for (uint64_t row = 0; row < rows->rows; row++)
         TSR_TRY(quantize_row(scheme, kernels, rows, row, &r, stats, err));

@@ -91,17 +91,17 @@ static tsr_status refuse(const tsr_copied *c, uint64_t byte, const tsr_cpu_kerne
     float value;
     place(t, offset / width, text, sizeof text);
     if (!c->scales)
-        return tsr_fail_as(err, TSR_ERROR_DAMAGED, TSR_E_VALUE,
-                           "'%s': code NaN at %s, file offset %llu: the checkpoint is damaged", t->name, text,
-                           U64(t->offset + offset));
+        return tsr_fail_tensor(err, TSR_ERROR_DAMAGED, TSR_E_VALUE, t->name,
+                               "code NaN at %s, file offset %llu: the checkpoint is damaged", text,
+                               U64(t->offset + offset));
     if (c->dtype == TSR_F8_E4M3)
         value = tsr_e4m3_to_f32(*x);
     else
         tsr_widen_to_f32(kernels, c->dtype, x, 1, &value);
     snprintf(number, sizeof number, "%g", (double)value);
-    return tsr_fail_as(err, TSR_ERROR_DAMAGED, TSR_E_VALUE,
-                       "'%s': the scale at %s is %s, file offset %llu: not a valid scale; the checkpoint is damaged",
-                       t->name, text, isnan(value) ? "NaN" : number, U64(t->offset + offset));
+    return tsr_fail_tensor(err, TSR_ERROR_DAMAGED, TSR_E_VALUE, t->name,
+                           "the scale at %s is %s, file offset %llu: not a valid scale; the checkpoint is damaged",
+                           text, isnan(value) ? "NaN" : number, U64(t->offset + offset));
 }
 
 tsr_status tsr_check_copied_as(const tsr_copied *c, uint64_t at, uint64_t n, const tsr_cpu_kernels *kernels,

@@ -193,9 +193,9 @@ static tsr_status check_stored(const tsr_layout *l, const band *b, const float *
     const uint64_t groups = groups_of(l);
     for (uint64_t i = 0; l->scale_dtype == TSR_F16 && i < b->rows * groups; i++) {
         if (scales[i] >= 65520)
-            return tsr_fail(err, TSR_E_VALUE,
-                            "'%s': the scale of output feature %llu is %g, beyond F16: choose --scale-dtype bf16",
-                            l->parts[b->part].values->name, U64(b->row + i / groups), (double)scales[i]);
+            return tsr_fail_tensor(err, TSR_ERROR_NONE, TSR_E_VALUE, l->parts[b->part].values->name,
+                                   "the scale of output feature %llu is %g, beyond F16: choose --scale-dtype bf16",
+                                   U64(b->row + i / groups), (double)scales[i]);
     }
     return TSR_OK;
 }

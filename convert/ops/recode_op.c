@@ -175,7 +175,8 @@ static tsr_status keep_run(const tsr_step *step, uint64_t unit, const tsr_unit *
     for (uint64_t i = 0; i < u->out[0].row_bytes / sizeof *y; i++) {
         y[i] = tsr_bf16_from_f32(x[i]);
         if ((y[i] & 0x7F80) == 0x7F80)
-            return tsr_fail(err, TSR_E_VALUE, "'%s': a value is beyond the range of BF16", step->out[0]->name);
+            return tsr_fail_tensor(err, TSR_ERROR_NONE, TSR_E_VALUE, step->out[0]->name,
+                                   "a value is beyond the range of BF16");
     }
     return TSR_OK;
 }

@@ -153,8 +153,9 @@ static tsr_status check_powers(const params *p, const tsr_decoded *part, const b
     const uint8_t *const nan = p->shape.powers ? memchr(x, 255, n) : NULL;
     const uint64_t at = nan == NULL ? 0 : (uint64_t)(nan - x);
     return nan == NULL ? TSR_OK
-                       : tsr_fail(err, TSR_E_VALUE, "'%s': the scale at [%llu, %llu] is 255, which is NaN",
-                                  part->in[0]->name, U64(b->row + at / p->shape.cols), U64(at % p->shape.cols));
+                       : tsr_fail_tensor(err, TSR_ERROR_NONE, TSR_E_VALUE, part->in[0]->name,
+                                         "the scale at [%llu, %llu] is 255, which is NaN",
+                                         U64(b->row + at / p->shape.cols), U64(at % p->shape.cols));
 }
 
 static tsr_status stack_run(const tsr_step *step, uint64_t unit, const tsr_unit *u, const tsr_cpu_kernels *kernels,
@@ -174,8 +175,8 @@ static tsr_status stack_run(const tsr_step *step, uint64_t unit, const tsr_unit 
         if (!p->codes)
             place_plain(p, &b, i, x, tsr_dtype_bytes(dtype), u->out_data[0]);
         else if (!place_codes(p, &b, i, x, dtype, u->out_data[0]))
-            return tsr_fail(err, TSR_E_VALUE, "'%s': a value is beyond the range of %s", step->out[0]->name,
-                            tsr_dtype_name(dtype));
+            return tsr_fail_tensor(err, TSR_ERROR_NONE, TSR_E_VALUE, step->out[0]->name,
+                                   "a value is beyond the range of %s", tsr_dtype_name(dtype));
         memory += part_memory(p, part, b.rows);
         n += p->parts[part]->n_in;
     }

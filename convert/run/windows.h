@@ -26,7 +26,7 @@ tsr_status tsr_run_write_window(const tsr_run *r, const tsr_tensor *t, const tsr
 tsr_status tsr_run_read_back(tsr_run *r, tsr_task *task, const tsr_tensor *t, const tsr_window *w, void *data,
                              tsr_err *err);
 
-/* Puts before the message the path of the file of that input whose name begins it, such as a scale; otherwise that of
+/* Puts before the message the path of the file of the input that the error records, such as a scale; otherwise that of
  * `first`. Returns `status`. */
 tsr_status tsr_run_fail_at(const tsr_run *run, const tsr_tensor *first, const tsr_tensor *const *in, uint32_t n_in,
                            tsr_status status, tsr_err *err);

@@ -45,9 +45,7 @@ const tsr_tensor *tsr_tensor_of_error(const tsr_err *err, const tsr_tensor *cons
                                       const tsr_tensor *first)
 {
     for (uint32_t i = 0; err != NULL && i < n; i++) {
-        const char *const name = tensors[i]->name;
-        const size_t size = strlen(name);
-        if (err->msg[0] == '\'' && strncmp(err->msg + 1, name, size) == 0 && err->msg[1 + size] == '\'')
+        if (strcmp(err->tensor, tensors[i]->name) == 0)
             return tensors[i];
     }
     return first;

@@ -51,7 +51,7 @@ void tsr_tensors_free(tsr_tensors *tensors);
 /* Returns the product of the shape, 1 for a scalar. It does not overflow, because shapes were checked. */
 uint64_t tsr_tensor_elements(const tsr_tensor *tensor);
 
-/* Returns that of n tensors whose quoted name begins the message, such as a scale; otherwise `first`. */
+/* Returns that of n tensors which the error records, such as a scale; otherwise `first`. */
 const tsr_tensor *tsr_tensor_of_error(const tsr_err *err, const tsr_tensor *const *tensors, uint32_t n,
                                       const tsr_tensor *first);
 

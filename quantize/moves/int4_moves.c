@@ -82,10 +82,11 @@ tsr_status tsr_gptq_zero_points(const tsr_int4_shape *shape, const tsr_tensor *t
             for (unsigned k = 0; k < per_word; k++) {
                 const uint32_t zero = (qzeros[g * per_row + j] >> bits * k & most) + less;
                 if (zero > most)
-                    return tsr_fail(err, TSR_E_VALUE,
-                                    "'%s': the zero point of group %llu, output %llu is %u, which does not fit into %u "
-                                    "bits (--scales mse recomputes all codes)",
-                                    tensor->name, U64(g), U64(first + per_word * j + k), zero, bits);
+                    return tsr_fail_tensor(
+                        err, TSR_ERROR_NONE, TSR_E_VALUE, tensor->name,
+                        "the zero point of group %llu, output %llu is %u, which does not fit into %u "
+                        "bits (--scales mse recomputes all codes)",
+                        U64(g), U64(first + per_word * j + k), zero, bits);
                 word |= zero << bits * k;
             }
             words[j * groups + g] = word;
@@ -127,11 +128,11 @@ tsr_status tsr_int4_restore_codes(const tsr_int4_restoring *rows, tsr_err *err)
             const int zero_point = rows->zero_points == NULL ? MIDDLE : rows->zero_points[row * groups + group];
             const uint32_t code = code_of(values[col], scale, zero_point);
             if (code > 15)
-                return tsr_fail(err, TSR_E_VALUE,
-                                "'%s': the value at [%llu, %llu], %g, is not a code times its scale %g; it was not "
-                                "made with these scales",
-                                rows->tensor->name, U64(rows->row + row), U64(col),
-                                (double)tsr_f32_from_bf16(values[col]), (double)scale);
+                return tsr_fail_tensor(err, TSR_ERROR_NONE, TSR_E_VALUE, rows->tensor->name,
+                                       "the value at [%llu, %llu], %g, is not a code times its scale %g; it was not "
+                                       "made with these scales",
+                                       U64(rows->row + row), U64(col), (double)tsr_f32_from_bf16(values[col]),
+                                       (double)scale);
             rows->words[row * pitch + col / PER_WORD] |= code << 4 * (col % PER_WORD);
         }
     }

@@ -19,10 +19,10 @@ static bool is_zero_group(const uint8_t *codes)
 
 static tsr_status refuse_nan_scale(const tsr_mxfp4_rows *rows, uint64_t row, uint64_t group, tsr_err *err)
 {
-    return tsr_fail_as(
-        err, TSR_ERROR_DAMAGED, TSR_E_VALUE,
-        "'%s': the scale of row %llu, columns %llu and on, is NaN (0xFF): not a valid scale; the checkpoint is damaged",
-        rows->tensor->name, U64(rows->row + row), U64(group * TSR_MXFP4_GROUP));
+    return tsr_fail_tensor(
+        err, TSR_ERROR_DAMAGED, TSR_E_VALUE, rows->tensor->name,
+        "the scale of row %llu, columns %llu and on, is NaN (0xFF): not a valid scale; the checkpoint is damaged",
+        U64(rows->row + row), U64(group * TSR_MXFP4_GROUP));
 }
 
 /* Some groups of some rows. */
@@ -134,16 +134,16 @@ static tsr_status move_or_refuse(const tile *t, uint8_t *codes, uint8_t *scale, 
     }
     const uint64_t col = t->first * TSR_MXFP4_GROUP;
     if (without < 0)
-        return tsr_fail(err, TSR_E_VALUE,
-                        "'%s': the tile from row %llu, column %llu has no scale above 2^-122: its FP8 scale would be "
-                        "below 2^-127",
-                        t->rows->tensor->name, U64(t->rows->row), U64(col));
-    return tsr_fail(
-        err, TSR_E_VALUE,
-        "'%s': the tile from row %llu, column %llu has scales from 2^%d to 2^%d, %d binades apart, and the codes of "
+        return tsr_fail_tensor(err, TSR_ERROR_NONE, TSR_E_VALUE, t->rows->tensor->name,
+                               "the tile from row %llu, column %llu has no scale above 2^-122: its FP8 scale would be "
+                               "below 2^-127",
+                               U64(t->rows->row), U64(col));
+    return tsr_fail_tensor(
+        err, TSR_ERROR_NONE, TSR_E_VALUE, t->rows->tensor->name,
+        "the tile from row %llu, column %llu has scales from 2^%d to 2^%d, %d binades apart, and the codes of "
         "row %llu from column %llu on need digits below 2^-9: e4m3 cannot store them, so this is not lossless",
-        t->rows->tensor->name, U64(t->rows->row), U64(col), range.least - 127, range.largest - 127,
-        range.largest - range.least, U64(t->rows->row + row), U64(group * TSR_MXFP4_GROUP));
+        U64(t->rows->row), U64(col), range.least - 127, range.largest - 127, range.largest - range.least,
+        U64(t->rows->row + row), U64(group * TSR_MXFP4_GROUP));
 }
 
 tsr_status tsr_mxfp4_to_fp8(const tsr_mxfp4_rows *band, uint64_t block, uint8_t *codes, uint8_t *tiles, tsr_err *err)
@@ -177,11 +177,12 @@ tsr_status tsr_mxfp4_to_nvfp4(const tsr_mxfp4_rows *rows, uint8_t largest, uint8
             const bool zeros = is_zero_group(codes_at(rows, row, g));
             const bool outside = !zeros && (exponent > TOP || exponent < TOP - BINADES);
             if (outside && !rows->lossy)
-                return tsr_fail(err, TSR_E_VALUE,
-                                "'%s': the scale of row %llu, columns %llu and on, is 2^%d, %d binades below the "
-                                "largest beside the same global scale, 2^%d: NVFP4 holds %d, so this is not lossless",
-                                rows->tensor->name, U64(rows->row + row), U64(g * TSR_MXFP4_GROUP), scale - 127,
-                                largest - scale, largest - 127, BINADES);
+                return tsr_fail_tensor(
+                    err, TSR_ERROR_NONE, TSR_E_VALUE, rows->tensor->name,
+                    "the scale of row %llu, columns %llu and on, is 2^%d, %d binades below the "
+                    "largest beside the same global scale, 2^%d: NVFP4 holds %d, so this is not lossless",
+                    U64(rows->row + row), U64(g * TSR_MXFP4_GROUP), scale - 127, largest - scale, largest - 127,
+                    BINADES);
             scales[0] = scales[1] = zeros || outside ? 0x01 : tsr_e4m3_from_f32(ldexpf(1, exponent));
         }
     }
@@ -210,8 +211,9 @@ tsr_status tsr_nvfp4_other_global(const tsr_tensor *tensor, float global, float 
 {
     *other = 1 / global;
     if (!(isfinite(global) && global > 0 && isfinite(*other) && *other > 0))
-        return tsr_fail(err, TSR_E_VALUE, "'%s' is %g: neither it nor its reciprocal may be zero, negative or infinite",
-                        tensor->name, (double)global);
+        return tsr_fail_tensor(err, TSR_ERROR_NONE, TSR_E_VALUE, tensor->name,
+                               "neither the scale %g nor its reciprocal may be zero, negative or infinite",
+                               (double)global);
     *exact = 1 / *other == global;
     return TSR_OK;
 }
@@ -247,10 +249,10 @@ static tsr_status take_powers(const tsr_cpu_kernels *kernels, const tsr_fp8_rect
                          from + (above * w->grid_cols + j) * tsr_dtype_bytes((tsr_dtype)w->scale_dtype), 1, &scale);
         TSR_TRY(tsr_check_scales(w, rect->matrix, grid_row, j, &scale, 1, err));
         if (!power_of(scale, &byte))
-            return tsr_fail(err, TSR_E_VALUE,
-                            "'%s': the scale at [%llu, %llu] of matrix %llu is %g, not a power of two: MXFP8 cannot "
-                            "store it, so this is not lossless",
-                            w->scale->name, U64(grid_row), U64(j), U64(rect->matrix), (double)scale);
+            return tsr_fail_tensor(err, TSR_ERROR_NONE, TSR_E_VALUE, w->scale->name,
+                                   "the scale at [%llu, %llu] of matrix %llu is %g, not a power of two: MXFP8 cannot "
+                                   "store it, so this is not lossless",
+                                   U64(grid_row), U64(j), U64(rect->matrix), (double)scale);
         memset(scales + j * per_block, byte, tsr_min_u64(per_block, groups - j * per_block));
     }
     return TSR_OK;
@@ -261,8 +263,9 @@ tsr_status tsr_fp8_to_mxfp8(const tsr_cpu_kernels *kernels, const tsr_fp8_rect *
     const tsr_weight *const w = rect->weight;
     const uint64_t groups = w->cols / 32;
     if (w->cols % 32 != 0 || (w->block.cols < w->cols && w->block.cols % 32 != 0))
-        return tsr_fail(err, TSR_E_SHAPE, "'%s': %llu columns in blocks of %llu cannot be split into groups of 32",
-                        w->scale->name, U64(w->cols), U64(w->block.cols));
+        return tsr_fail_tensor(err, TSR_ERROR_NONE, TSR_E_SHAPE, w->scale->name,
+                               "%llu columns in blocks of %llu cannot be split into groups of 32", U64(w->cols),
+                               U64(w->block.cols));
     for (uint64_t r = 0; r < rect->rows; r++) {
         uint8_t *const to = scales + r * groups;
         const uint64_t row = rect->row + r;

@@ -218,8 +218,8 @@ static tsr_status decide_shared(work *k, bool *stays, tsr_err *err)
     tsr_widen_to_f32(k->kernels, (tsr_dtype)(w->global_scale != NULL ? TSR_F32 : w->scale_dtype),
                      k->u->in_data[k->p->source->n_base - 1], 1, &stored);
     if (!(stored > 0 && stored <= FLT_MAX))
-        return tsr_fail_as(err, TSR_ERROR_DAMAGED, TSR_E_VALUE, "'%s': the scale %g is not a valid scale", scale->name,
-                           (double)stored);
+        return tsr_fail_tensor(err, TSR_ERROR_DAMAGED, TSR_E_VALUE, scale->name, "the scale %g is not a valid scale",
+                               (double)stored);
     k->shared = k->p->format->shared(w, k->p->powers, stored, k->u->amax, k->kernels);
     *stays = k->shared == stored;
     return TSR_OK;

@@ -149,11 +149,9 @@ tsr_status tsr_merge_check(const tsr_merge_source *s, uint64_t row, uint64_t row
     while (isfinite(x[i]))
         i++;
     const uint64_t at = row + i / w->cols;
-    return tsr_fail_at(err,
-                       tsr_fail(err, TSR_E_VALUE,
-                                "'%s': the value at [%llu, %llu] of matrix %llu is NaN or infinite %s", s->values.name,
-                                U64(at % w->rows), U64(i % w->cols), U64(at / w->rows), when),
-                       s->values.name);
+    return tsr_fail_tensor(err, TSR_ERROR_NONE, TSR_E_VALUE, s->values.name,
+                           "the value at [%llu, %llu] of matrix %llu is NaN or infinite %s", U64(at % w->rows),
+                           U64(i % w->cols), U64(at / w->rows), when);
 }
 
 /* ---- the largest merged value ---- */

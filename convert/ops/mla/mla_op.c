@@ -83,9 +83,9 @@ static tsr_status find_amax(const tsr_mla_params *p, const tsr_cpu_kernels *k, c
     uint64_t i = 0;
     while (isfinite(x[i]))
         i++;
-    return tsr_fail_as(err, TSR_ERROR_DAMAGED, TSR_E_VALUE, "'%s': NaN or Inf at [%llu, %llu]: the source is damaged",
-                       p->kv_b.data->name, (unsigned long long)(at->row + i / at->cols),
-                       (unsigned long long)(i % at->cols));
+    return tsr_fail_tensor(err, TSR_ERROR_DAMAGED, TSR_E_VALUE, p->kv_b.data->name,
+                           "NaN or Inf at [%llu, %llu]: the source is damaged",
+                           (unsigned long long)(at->row + i / at->cols), (unsigned long long)(i % at->cols));
 }
 
 static tsr_status split_run(const tsr_step *step, uint64_t unit, const tsr_unit *u, const tsr_cpu_kernels *kernels,

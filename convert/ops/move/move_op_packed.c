@@ -90,10 +90,10 @@ static tsr_status check_middle(const tsr_moving *m, bool symmetric, tsr_err *err
 {
     if (symmetric || m->step->n_out > 3)
         return TSR_OK;
-    return tsr_fail(
-        err, TSR_E_VALUE, "'%s': a zero point in rows %llu to %llu is not %u, although config.json says symmetric; %s",
-        m->p->weight.zero_point->name, U64(m->row), U64(m->row + m->rows - 1), 1u << (m->p->weight.bits - 1),
-        m->p->weight.bits == 4 ? "--zero-points keeps them" : "--scales mse recomputes the codes");
+    return tsr_fail_tensor(err, TSR_ERROR_NONE, TSR_E_VALUE, m->p->weight.zero_point->name,
+                           "a zero point in rows %llu to %llu is not %u, although config.json says symmetric; %s",
+                           U64(m->row), U64(m->row + m->rows - 1), 1u << (m->p->weight.bits - 1),
+                           m->p->weight.bits == 4 ? "--zero-points keeps them" : "--scales mse recomputes the codes");
 }
 
 /* Returns the buffer of the unit's zero points: their output, or the scratch if they are only checked. */

@@ -332,7 +332,7 @@ REFUSED = {
     "a scale left over": ({"m.weight": CODES, "m.weight_scale_inv": SCALES, "n.weight": np.ones((4, 4), BF16),
                            "n.weight_scale_inv": SCALES}, ["'n.weight_scale_inv' is a left-over scale", "BF16"]),
     "a transposed grid": ({"m.weight": CODES, "m.weight_scale_inv": np.ones((3, 2), np.float32)},
-                          ["m.weight_scale_inv", "[3, 2]", "2 x 3", "the grid is stored transposed"]),
+                          ["the grid is stored transposed", "m.weight_scale_inv", "[3, 2]", "2 x 3"]),
     "a grid far too large": ({"m.weight": CODES, "m.weight_scale_inv": np.ones((9, 3), np.float32)}, ["2 x 3"]),
     "a grid of another rank": ({"m.weight": CODES, "m.weight_scale_inv": np.ones(6, np.float32)}, ["2 x 3"]),
     "integer scales": ({"m.weight": CODES, "m.weight_scale_inv": np.ones((2, 3), np.uint8)}, ["is U8"]),
@@ -351,7 +351,10 @@ NAMES[np.dtype(ml_dtypes.float8_e5m2)] = "F8_E5M2"
 def test_broken_pairs_are_refused_by_name(tmp_path, refuse, name, target):
     tensors, words = REFUSED[name]
     src = make(tmp_path / "src", {"model.safetensors": tensors})
-    refuse(src, 3, *words, options=("--to", target))
+    result = tmp_path / "error.json"
+    refuse(src, 3, *words, options=("--to", target, "--json", result))
+    if words[0] in ("'m.weight'", "m.weight_scale_inv"):
+        assert json.loads(result.read_text())["error"]["tensor"] == words[0].strip("'")
     if words[0] == "m.weight_scale_inv":  # the file that holds the scale is named
         src = make(tmp_path / "two", {"model-1.safetensors": {"m.weight": CODES}, "model-2.safetensors": {words[0]: tensors[words[0]]}})
         refuse(src, 3, f"model-2.safetensors: '{words[0]}'", *words, options=("--to", target, "--force"))
