@@ -134,8 +134,6 @@ tsr_status tsr_plan_job_check(tsr_command_context *c, tsr_err *err)
         return tsr_fail(err, TSR_E_USAGE, "no output directory given: tessera %s %s -o DST", c->command->name,
                         sources_of(c));
     TSR_TRY(take_address(c, err));
-    if (job->from.max_shard_bytes == 0)
-        return tsr_fail(err, TSR_E_USAGE, "--max-shard-size: at least 1 byte");
     TSR_TRY(tsr_target_options_check(&job->target, err));
     TSR_TRY(check_processes(job, c->common.mpi, err));
     TSR_TRY(tsr_shard_parse(&job->shards, err));

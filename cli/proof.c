@@ -32,13 +32,13 @@ void tsr_proof_options(tsr_proof *p, tsr_option *options)
         {"--prove", TSR_OPT_TEXT, &p->pass.tokens, "FILE",
          "afterwards run held-out text (token ids as text or .npy, or text for SRC's tokenizer) through SRC, DST and a copy "
          "that is rounded to nearest, in DST" SUFFIX ", and print the gain; exit code 1 if the copy is nearer to SRC"},
-        {"--count", TSR_OPT_COUNT, &p->pass.length, "N", "most tokens of a sequence (512)"},
-        {"--batch", TSR_OPT_COUNT, &p->pass.sequences, "B", "most sequences (all)"},
+        {"--count", TSR_OPT_POSITIVE, &p->pass.length, "N", "most tokens of a sequence (512)"},
+        {"--batch", TSR_OPT_POSITIVE, &p->pass.sequences, "B", "most sequences (all)"},
         {"--exact", TSR_OPT_FLAG, &p->exact, NULL,
          "compute DST in double too, so that only the error of the weights remains"},
         TSR_DEVICE_OPTION(&p->pass.device),
         TSR_PRECISION_OPTION(&p->pass.precision),
-        {"--devices", TSR_OPT_COUNT, &p->pass.devices, "N", "number of GPUs; figures may differ slightly (1)"},
+        {"--devices", TSR_OPT_POSITIVE, &p->pass.devices, "N", "number of GPUs; figures may differ slightly (1)"},
         {0},
     };
     tsr_options_append_topic(options, "Proof", own);

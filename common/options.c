@@ -30,7 +30,7 @@ static bool parse_size(const char *text, uint64_t *bytes)
     if (*end != '\0' || number * factor >= 1.8e19)
         return false;
     *bytes = (uint64_t)(number * factor);
-    return true;
+    return *bytes > 0;
 }
 
 static bool parse_count(const char *text, uint64_t *value)
@@ -126,7 +126,9 @@ static tsr_status refuse(const tsr_option *o, const char *text, tsr_err *err)
         return tsr_fail(err, TSR_E_USAGE, "%s: '%s' is not one of %s%s", o->name, text, o->argument,
                         tsr_did_you_mean(text, o->argument, meant));
     return tsr_fail(err, TSR_E_USAGE, "%s: '%s' is not %s", o->name, text,
-                    o->kind == TSR_OPT_COUNT ? "a number" : "a size such as 512MiB or 5GB");
+                    o->kind == TSR_OPT_COUNT      ? "a number"
+                    : o->kind == TSR_OPT_POSITIVE ? "a number of at least 1"
+                                                  : "a size such as 512MiB or 5GB");
 }
 
 static tsr_status assign(const tsr_option *o, const char *text, tsr_err *err)
@@ -157,6 +159,9 @@ static tsr_status assign(const tsr_option *o, const char *text, tsr_err *err)
     }
     case TSR_OPT_COUNT:
         ok = parse_count(text, o->value);
+        break;
+    case TSR_OPT_POSITIVE:
+        ok = parse_count(text, o->value) && *(const uint64_t *)o->value > 0;
         break;
     case TSR_OPT_SIZE:
         ok = parse_size(text, o->value);
@@ -265,13 +270,17 @@ tsr_status tsr_parse_block(const char *name, const char *text, tsr_block *block,
     return TSR_OK;
 }
 
-tsr_status tsr_parse_number(const char *option, const char *text, double *value, tsr_err *err)
+tsr_status tsr_parse_number(const char *option, const char *text, tsr_range range, double *value, tsr_err *err)
 {
+    static const char *const kRanges[] = {[TSR_ANY_NUMBER] = "a number",
+                                          [TSR_FROM_ZERO] = "a number of at least 0",
+                                          [TSR_SHARE] = "a number from 0 to 1"};
     const char *end = text;
     if (text == NULL)
         return TSR_OK;
-    if (!tsr_take_real(&end, value) || *end != '\0')
-        return tsr_fail(err, TSR_E_USAGE, "%s: '%s' is not a number", option, text);
+    if (!tsr_take_real(&end, value) || *end != '\0' || (range != TSR_ANY_NUMBER && *value < 0) ||
+        (range == TSR_SHARE && *value > 1))
+        return tsr_fail(err, TSR_E_USAGE, "%s: '%s' is not %s", option, text, kRanges[range]);
     return TSR_OK;
 }
 

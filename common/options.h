@@ -10,12 +10,13 @@
 #include <stdint.h>
 
 typedef enum tsr_option_kind {
-    TSR_OPT_FLAG,   /* bool */
-    TSR_OPT_TEXT,   /* const char * */
-    TSR_OPT_LIST,   /* tsr_list: may be repeated */
-    TSR_OPT_CHOICE, /* int: the index of the word in `choices` */
-    TSR_OPT_COUNT,  /* uint64_t: a plain decimal number without leading zeros, or 0x and hexadecimal digits */
-    TSR_OPT_SIZE,   /* uint64_t: bytes, with k/M/G/T (powers of 1000) or Ki/Mi/Gi/Ti (powers of 1024), B optional */
+    TSR_OPT_FLAG,     /* bool */
+    TSR_OPT_TEXT,     /* const char * */
+    TSR_OPT_LIST,     /* tsr_list: may be repeated */
+    TSR_OPT_CHOICE,   /* int: the index of the word in `choices` */
+    TSR_OPT_COUNT,    /* uint64_t: a plain decimal number without leading zeros, or 0x and hexadecimal digits */
+    TSR_OPT_POSITIVE, /* the same, at least 1 */
+    TSR_OPT_SIZE, /* uint64_t: at least one byte, with k/M/G/T (powers of 1000) or Ki/Mi/Gi/Ti (powers of 1024), B optional */
 } tsr_option_kind;
 
 typedef struct tsr_list {
@@ -58,8 +59,11 @@ const char *tsr_did_you_mean(const char *word, const char *words, char text[80])
 /* Parses "128x128", the value of option `name`; NULL gives 0x0. */
 tsr_status tsr_parse_block(const char *name, const char *text, tsr_block *block, tsr_err *err);
 
+/* The numbers that an option accepts: dB may be negative, errors may not. */
+typedef enum tsr_range { TSR_ANY_NUMBER, TSR_FROM_ZERO, TSR_SHARE /* from 0 to 1 */ } tsr_range;
+
 /* Parses a finite number, the value of option `name`; NULL leaves *value unchanged. */
-tsr_status tsr_parse_number(const char *name, const char *text, double *value, tsr_err *err);
+tsr_status tsr_parse_number(const char *name, const char *text, tsr_range range, double *value, tsr_err *err);
 
 /* Returns true if `word` is one of the space-separated words of `list`. */
 bool tsr_is_listed(const char *list, const char *word);

@@ -41,7 +41,7 @@ static tsr_status read_words(tessera_plan *p, bool quantizes, const char *const 
     tsr_option options[TSR_MAX_OPTIONS] = {
         {"--ignore-file", TSR_OPT_LIST, &p->from.ignore, "GLOB", NULL},
         {"--max-shard-size", TSR_OPT_SIZE, &p->from.max_shard_bytes, "SIZE", NULL},
-        {"--threads", TSR_OPT_COUNT, &p->threads, "N", NULL},
+        {"--threads", TSR_OPT_POSITIVE, &p->threads, "N", NULL},
         {"--memory", TSR_OPT_SIZE, &p->memory, "SIZE", NULL},
         {"--cpumask", TSR_OPT_COUNT, &p->cpumask, "MASK", NULL},
         {"--io", TSR_OPT_CHOICE, &p->io, "auto|buffered|direct", NULL},
@@ -53,10 +53,6 @@ static tsr_status read_words(tessera_plan *p, bool quantizes, const char *const 
     else
         tsr_convert_job_options(&p->convert, options);
     TSR_TRY(tsr_words_parse(words, options, &given, err));
-    if (p->threads == 0)
-        return tsr_fail(err, TSR_E_USAGE, "--threads: at least 1");
-    if (p->from.max_shard_bytes == 0)
-        return tsr_fail(err, TSR_E_USAGE, "--max-shard-size: at least 1 byte");
     return quantizes ? tsr_quantize_job_check(&p->quantize, options, given, err)
                      : tsr_convert_job_check(&p->convert, options, given, err);
 }

@@ -151,7 +151,7 @@ static tsr_status carry_out(making *m, tessera_checkpoint *to, tsr_block block, 
 static tsr_status read_words(tsr_quantize_job *job, const char *const *words, uint64_t *threads, tsr_err *err)
 {
     tsr_option options[TSR_MAX_OPTIONS] = {
-        {"--threads", TSR_OPT_COUNT, threads, "N", NULL},
+        {"--threads", TSR_OPT_POSITIVE, threads, "N", NULL},
     };
     uint64_t given;
     tsr_quantize_job_options(job, options);
@@ -162,8 +162,6 @@ static tsr_status read_words(tsr_quantize_job *job, const char *const *words, ui
     if (of_checkpoints)
         return tsr_fail(err, TSR_E_USAGE,
                         "--rules, --scales-from, --experts, --include and --exclude do not apply to an array");
-    if (*threads == 0)
-        return tsr_fail(err, TSR_E_USAGE, "--threads: at least 1");
     job->of.include.items[job->of.include.count++] = "*";
     return tsr_scheme_read(&job->of, true, &job->scheme, err);
 }

@@ -26,13 +26,12 @@ static tsr_status read_words(asked *a, const char *const *words, tsr_err *err)
     tsr_weight_limit_texts texts = {.min_sqnr = NULL};
     tsr_option options[TSR_MAX_OPTIONS] = {{"--tensors", TSR_OPT_LIST, &a->tensors, "GLOB", NULL},
                                            {"--source-block", TSR_OPT_TEXT, &a->block, "RxC", NULL},
-                                           {"--threads", TSR_OPT_COUNT, &a->threads, "N", NULL},
+                                           {"--threads", TSR_OPT_POSITIVE, &a->threads, "N", NULL},
                                            {"--memory", TSR_OPT_SIZE, &a->memory, "SIZE", NULL},
                                            {0}};
     tsr_weight_limit_options(options, &texts, &a->limits);
     TSR_TRY(tsr_words_parse(words, options, &given, err));
-    TSR_TRY(tsr_weight_limits_parse(&a->limits, &texts, err));
-    return a->threads > 0 ? TSR_OK : tsr_fail(err, TSR_E_USAGE, "--threads: at least 1");
+    return tsr_weight_limits_parse(&a->limits, &texts, err);
 }
 
 static tsr_status tell(judged *j, const tsr_comparison *c, tsr_err *err)

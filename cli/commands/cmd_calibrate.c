@@ -80,7 +80,7 @@ static tsr_status check(tsr_command_context *c, tsr_err *err)
     if (!tsr_ends_with(a->out, ".safetensors"))
         return tsr_fail(err, TSR_E_USAGE, "-o %s: the name must end in .safetensors", a->out);
     TSR_TRY(tsr_pass_options_check(&a->pass, err));
-    return tsr_parse_number("--save-every", a->save_every, &a->save_seconds, err);
+    return tsr_parse_number("--save-every", a->save_every, TSR_FROM_ZERO, &a->save_seconds, err);
 }
 
 static void list_paths(const tsr_command_context *c, tsr_io_paths *paths)

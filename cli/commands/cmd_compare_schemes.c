@@ -52,7 +52,7 @@ static void add_options(tsr_command_context *c, tsr_option *options)
 {
     comparing *const a = c->job;
     const tsr_option own[] = {
-        {"--sample", TSR_OPT_COUNT, &a->sample, "N",
+        {"--sample", TSR_OPT_POSITIVE, &a->sample, "N",
          "compare N tensors only: those whose names, hashed with the seed, come first (all)"},
         {"--seed", TSR_OPT_COUNT, &a->seed, "S", "seed of the sample (0)"},
         {"--tensors", TSR_OPT_LIST, &a->tensors, "GLOB",

@@ -104,7 +104,7 @@ static tsr_status check(tsr_command_context *c, tsr_err *err)
     if ((a->max_bytes == 0) == (a->bits_text == NULL))
         return tsr_fail(err, TSR_E_USAGE, "no budget given: exactly one of --max-bytes SIZE and --bits B is needed");
     if (a->bits_text != NULL)
-        TSR_TRY(tsr_parse_number("--bits", a->bits_text, &a->bits, err));
+        TSR_TRY(tsr_parse_number("--bits", a->bits_text, TSR_ANY_NUMBER, &a->bits, err));
     if (a->bits_text != NULL && !(a->bits > 0 && a->bits <= 32))
         return tsr_fail(err, TSR_E_USAGE, "--bits: a number above 0, and at most 32");
     return parse_schemes(a, err);

@@ -86,7 +86,7 @@ static void add_options(tsr_command_context *c, tsr_option *options)
         TSR_DEVICE_OPTION(&a->device),
         {"--tensors", TSR_OPT_LIST, &a->tensors, "GLOB",
          "for weights, gemm, epilogue, dequant: only tensors with these names; may be repeated"},
-        {"--sample", TSR_OPT_COUNT, &a->sample, "N", "for gemm, epilogue, dequant: only N of the tensors (all)"},
+        {"--sample", TSR_OPT_POSITIVE, &a->sample, "N", "for gemm, epilogue, dequant: only N of the tensors (all)"},
         {"--seed", TSR_OPT_COUNT, &a->seed, "S", "seed of every random choice (0)"},
         {"--activations", TSR_OPT_TEXT, &a->activations, "FILE",
          "for gemm, epilogue, dequant: safetensors with inputs of layers, by name (random)"},

@@ -119,7 +119,7 @@ static tsr_status check(tsr_command_context *c, tsr_err *err)
                         "--activations cannot be combined with --exact, which quantizes no "
                         "activations");
     c->common.threads = c->common.threads > UINT16_MAX ? UINT16_MAX : c->common.threads;
-    return tsr_parse_number("--min-sqnr", a->min_sqnr, &v->request.limits.min_sqnr, err);
+    return tsr_parse_number("--min-sqnr", a->min_sqnr, TSR_ANY_NUMBER, &v->request.limits.min_sqnr, err);
 }
 
 static void list_paths(const tsr_command_context *c, tsr_io_paths *paths)

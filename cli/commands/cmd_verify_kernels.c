@@ -17,7 +17,7 @@
 
 #define DEVICES_OPTION(job)                                                                               \
     {                                                                                                     \
-        "--devices", TSR_OPT_COUNT, &(job)->devices, "N",                                                 \
+        "--devices", TSR_OPT_POSITIVE, &(job)->devices, "N",                                              \
             "N: a GPU for each rank of --tp N, and exit code 5 if there are fewer (as many as there are)" \
     }
 
@@ -138,16 +138,17 @@ static void add_options(tsr_command_context *c, tsr_option *options)
         {"--against", TSR_OPT_TEXT, &v->against, "SRC", "the checkpoint that DST was made from"},
         {"--tensors", TSR_OPT_LIST, &v->tensors, "GLOB",
          "only tensors with these names (*, ?, [0-3]: docs/policy.md); may be repeated"},
-        {"--sample", TSR_OPT_COUNT, &v->options.sample, "N", "check only N of these tensors, chosen by the seed (all)"},
+        {"--sample", TSR_OPT_POSITIVE, &v->options.sample, "N",
+         "check only N of these tensors, chosen by the seed (all)"},
         {"--seed", TSR_OPT_COUNT, &v->options.seed, "S", "seed of every choice and of random activations (0)"},
         {"--activations", TSR_OPT_TEXT, &v->activations, "FILE", "safetensors with inputs of layers, by name (random)"},
-        {"--tokens", TSR_OPT_COUNT, &v->options.tokens, "M", "number of rows of activations (64; dequant 24)"},
+        {"--tokens", TSR_OPT_POSITIVE, &v->options.tokens, "M", "number of rows of activations (64; dequant 24)"},
         {"--columns", TSR_OPT_COUNT, &v->options.columns, "N",
          "output channels of a tensor that are checked, in whole blocks chosen by the seed; 0: all (256)"},
-        {"--experts", TSR_OPT_COUNT, &v->options.experts, "N", "number of experts in a set, chosen by the seed (8)"},
+        {"--experts", TSR_OPT_POSITIVE, &v->options.experts, "N", "number of experts in a set, chosen by the seed (8)"},
         {"--scaling", TSR_OPT_CHOICE, &v->scaling, "1x128|64x128|128x128",
          "the activations that share a scale: 1x128, or CUTLASS's groups and blocks (1x128)"},
-        {"--tp", TSR_OPT_COUNT, &v->options.ranks, "N",
+        {"--tp", TSR_OPT_POSITIVE, &v->options.ranks, "N",
          "number of ranks that share the input features of row-parallel layers, whose results are added (1)"},
         DEVICES_OPTION(v),
         {"--out", TSR_OPT_CHOICE, &v->out, "bf16|f16|f32|all", "result types to check (all)"},
@@ -175,10 +176,11 @@ static void add_mla_options(tsr_command_context *c, tsr_option *options)
     const tsr_option all[] = {
         {"--layer", TSR_OPT_COUNT, &r->layer, "L", "the layer to run (0)"},
         {"--against", TSR_OPT_TEXT, &v->against, "SRC", "the checkpoint that DST was made from"},
-        {"--batch", TSR_OPT_COUNT, &r->batch, "B", "number of sequences of different lengths; the second is empty (4)"},
-        {"--context", TSR_OPT_COUNT, &r->context, "S", "tokens of the longest sequence, new ones included (128)"},
-        {"--new-tokens", TSR_OPT_COUNT, &r->new_tokens, "T", "queries of a sequence: 1 decodes, S is prefill (1)"},
-        {"--tp", TSR_OPT_COUNT, &v->options.ranks, "N",
+        {"--batch", TSR_OPT_POSITIVE, &r->batch, "B",
+         "number of sequences of different lengths; the second is empty (4)"},
+        {"--context", TSR_OPT_POSITIVE, &r->context, "S", "tokens of the longest sequence, new ones included (128)"},
+        {"--new-tokens", TSR_OPT_POSITIVE, &r->new_tokens, "T", "queries of a sequence: 1 decodes, S is prefill (1)"},
+        {"--tp", TSR_OPT_POSITIVE, &v->options.ranks, "N",
          "number of ranks that share the heads; each rank holds the whole "
          "latent cache (1)"},
         DEVICES_OPTION(v),
@@ -186,7 +188,7 @@ static void add_mla_options(tsr_command_context *c, tsr_option *options)
          "formats of the latent cache to check; fp8: FP8 as well as BF16 (bf16)"},
         {"--sparse", TSR_OPT_FLAG, &r->sparse, NULL,
          "also check the layer's indexer, and attention to the tokens that it chooses (DeepSeek-V3.2, GLM-5)"},
-        {"--top-k", TSR_OPT_COUNT, &r->top_k, "K",
+        {"--top-k", TSR_OPT_POSITIVE, &r->top_k, "K",
          "with --sparse: tokens that a query attends to (index_topk, or half of the tokens if that is all of them)"},
         {"--stages", TSR_OPT_TEXT, &v->stages, "FILE",
          "compare with the stages of another implementation: safetensors with hidden_states and stages"},
@@ -202,20 +204,15 @@ static void add_mla_options(tsr_command_context *c, tsr_option *options)
 static tsr_status check_sizes(const tsr_verify_kernels *v, tsr_err *err)
 {
     const tsr_mla_request *const r = &v->options.mla;
-    if (v->options.experts == 0)
-        return tsr_fail(err, TSR_E_USAGE, "--experts: at least 1");
-    if (v->options.ranks == 0)
-        return tsr_fail(err, TSR_E_USAGE, "--tp: at least 1");
     if (v->devices != 0 && v->devices != v->options.ranks)
         return tsr_fail(err, TSR_E_USAGE, "--devices: each rank of --tp needs one GPU, so it is --tp's number, %llu",
                         U64(v->options.ranks));
     if (v->devices != 0 && v->device == TSR_DEVICE_CPU)
         return tsr_fail(err, TSR_E_USAGE, "--devices needs --device cuda");
-    if (v->options.tokens == 0 || v->options.tokens > MAX_TOKENS)
-        return tsr_fail(err, TSR_E_USAGE, "--tokens: from 1 to %d", MAX_TOKENS);
-    if (r->batch == 0 || r->batch > MAX_TOKENS || r->context == 0 || r->context > MAX_TOKENS || r->new_tokens == 0 ||
-        r->new_tokens > r->context)
-        return tsr_fail(err, TSR_E_USAGE, "--batch, --context: from 1 to %d; --new-tokens: from 1 to --context",
+    if (v->options.tokens > MAX_TOKENS)
+        return tsr_fail(err, TSR_E_USAGE, "--tokens: at most %d", MAX_TOKENS);
+    if (r->batch > MAX_TOKENS || r->context > MAX_TOKENS || r->new_tokens > r->context)
+        return tsr_fail(err, TSR_E_USAGE, "--batch, --context: at most %d; --new-tokens: at most --context",
                         MAX_TOKENS);
     return TSR_OK;
 }
@@ -234,10 +231,12 @@ static tsr_status check(tsr_command_context *c, tsr_err *err)
     if (v->dst == NULL)
         return tsr_fail(err, TSR_E_USAGE, "no checkpoint given: tessera %s DST", c->command->name);
     TSR_TRY(check_sizes(v, err));
-    TSR_TRY(tsr_parse_number("--max-kernel-error", v->texts.max_kernel_error, &limits->max_kernel_error, err));
-    TSR_TRY(tsr_parse_number("--max-kernel-rms", v->texts.max_kernel_rms, &limits->max_kernel_rms, err));
-    TSR_TRY(tsr_parse_number("--max-kernel-bias", v->texts.max_kernel_bias, &limits->max_kernel_bias, err));
-    TSR_TRY(tsr_parse_number("--min-sqnr", v->texts.min_sqnr, &limits->min_sqnr, err));
+    TSR_TRY(tsr_parse_number("--max-kernel-error", v->texts.max_kernel_error, TSR_FROM_ZERO, &limits->max_kernel_error,
+                             err));
+    TSR_TRY(tsr_parse_number("--max-kernel-rms", v->texts.max_kernel_rms, TSR_FROM_ZERO, &limits->max_kernel_rms, err));
+    TSR_TRY(
+        tsr_parse_number("--max-kernel-bias", v->texts.max_kernel_bias, TSR_FROM_ZERO, &limits->max_kernel_bias, err));
+    TSR_TRY(tsr_parse_number("--min-sqnr", v->texts.min_sqnr, TSR_ANY_NUMBER, &limits->min_sqnr, err));
     v->options.mla.fp8_cache = v->kv != 0;
     if (v->options.mla.top_k != 0 && !v->options.mla.sparse)
         return tsr_fail(err, TSR_E_USAGE, "--top-k needs --sparse");

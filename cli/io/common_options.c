@@ -28,7 +28,7 @@ void tsr_common_options_append(tsr_common_options *common, unsigned takes, tsr_o
          {"--source-block", TSR_OPT_TEXT, &common->source_block, "RxC",
           "rows and columns of an FP8 block, where config.json does not state them"}},
         {TSR_TAKES_THREADS,
-         {"--threads", TSR_OPT_COUNT, &common->threads, "N",
+         {"--threads", TSR_OPT_POSITIVE, &common->threads, "N",
           "number of worker threads; the result does not depend on it (all CPUs)"}},
         {TSR_TAKES_MEMORY,
          {"--memory", TSR_OPT_SIZE, &common->memory, "SIZE", "the most memory that the command may use (2GiB)"}},
@@ -60,8 +60,6 @@ void tsr_common_options_append(tsr_common_options *common, unsigned takes, tsr_o
 
 tsr_status tsr_common_options_check(tsr_common_options *common, tsr_err *err)
 {
-    if (common->threads == 0)
-        return tsr_fail(err, TSR_E_USAGE, "--threads: at least 1");
     return tsr_parse_block("--source-block", common->source_block, &common->block, err);
 }
 
@@ -148,8 +146,8 @@ static void json_choices(tsr_text *t, const char *words)
 static void json_option(tsr_text *t, const tsr_option *o)
 {
     static const char *const kKinds[] = {
-        [TSR_OPT_FLAG] = "flag",     [TSR_OPT_TEXT] = "text",   [TSR_OPT_LIST] = "list",
-        [TSR_OPT_CHOICE] = "choice", [TSR_OPT_COUNT] = "count", [TSR_OPT_SIZE] = "size"};
+        [TSR_OPT_FLAG] = "flag",   [TSR_OPT_TEXT] = "text",      [TSR_OPT_LIST] = "list", [TSR_OPT_CHOICE] = "choice",
+        [TSR_OPT_COUNT] = "count", [TSR_OPT_POSITIVE] = "count", [TSR_OPT_SIZE] = "size"};
     tsr_json_begin_object(t, true);
     tsr_json_member_string(t, "name", o->name);
     tsr_json_member_string(t, "kind", kKinds[o->kind]);

@@ -10,7 +10,7 @@ void tsr_target_options_append(tsr_target_options *target, tsr_option *options)
         {"--for", TSR_OPT_TEXT, &target->loaders, "LOADERS",
          "stop before any work if one of these loaders cannot load the output: all, or names with commas of vllm, "
          "sglang, transformers, deepseek, trtllm"},
-        {"--tp", TSR_OPT_COUNT, &target->tp, "N", "with --for: at this tensor-parallel size (1)"},
+        {"--tp", TSR_OPT_POSITIVE, &target->tp, "N", "with --for: at this tensor-parallel size (1)"},
         {"--gpu", TSR_OPT_CHOICE, &target->gpu, TSR_GPU_WORDS,
          "with --for: the loaders must also have a kernel for this GPU; h100: also H200; b200: also GB200 (any)"},
         {0},
@@ -52,7 +52,7 @@ tsr_status tsr_target_options_check(const tsr_target_options *target, tsr_err *e
         return tsr_fail(err, TSR_E_USAGE, "%s needs --for LOADERS", target->tp > 1 ? "--tp" : "--gpu");
     if (target->loaders == NULL)
         return TSR_OK;
-    if (target->tp == 0 || target->tp > TSR_MOST_TP)
+    if (target->tp > TSR_MOST_TP)
         return tsr_fail(err, TSR_E_USAGE, "--tp: %llu is not a size from 1 to %d", U64(target->tp), (int)TSR_MOST_TP);
     return tsr_parse_loaders("--for", target->loaders, &table, err);
 }

@@ -16,11 +16,11 @@ void tsr_pass_options_append(tsr_pass_options *p, tsr_option *options)
     const tsr_option own[] = {
         {"--tokens", TSR_OPT_TEXT, &p->tokens, "FILE",
          "token ids (text, .npy, raw int32), or text or .jsonl for the model's tokenizer"},
-        {"--batch", TSR_OPT_COUNT, &p->sequences, "B", "most sequences (all)"},
-        {"--count", TSR_OPT_COUNT, &p->length, "N", "most tokens of a sequence (512)"},
+        {"--batch", TSR_OPT_POSITIVE, &p->sequences, "B", "most sequences (all)"},
+        {"--count", TSR_OPT_POSITIVE, &p->length, "N", "most tokens of a sequence (512)"},
         TSR_DEVICE_OPTION(&p->device),
         TSR_PRECISION_OPTION(&p->precision),
-        {"--devices", TSR_OPT_COUNT, &p->devices, "N", "number of GPUs; figures may differ slightly (1)"},
+        {"--devices", TSR_OPT_POSITIVE, &p->devices, "N", "number of GPUs; figures may differ slightly (1)"},
         {"--memory", TSR_OPT_SIZE, &p->memory, "SIZE", "the most memory for activations and statistics (no limit)"},
         {0},
     };
@@ -29,10 +29,10 @@ void tsr_pass_options_append(tsr_pass_options *p, tsr_option *options)
 
 tsr_status tsr_pass_options_check(const tsr_pass_options *p, tsr_err *err)
 {
-    if (p->length == 0 || p->length > MOST_TOKENS || p->sequences > MOST_TOKENS)
-        return tsr_fail(err, TSR_E_USAGE, "--count (and --batch): from 1 to %d", MOST_TOKENS);
-    if (p->devices == 0 || p->devices > TSR_FORWARD_DEVICES)
-        return tsr_fail(err, TSR_E_USAGE, "--devices: from 1 to %d", TSR_FORWARD_DEVICES);
+    if (p->length > MOST_TOKENS || p->sequences > MOST_TOKENS)
+        return tsr_fail(err, TSR_E_USAGE, "--count, --batch: at most %d", MOST_TOKENS);
+    if (p->devices > TSR_FORWARD_DEVICES)
+        return tsr_fail(err, TSR_E_USAGE, "--devices: at most %d", TSR_FORWARD_DEVICES);
     return TSR_OK;
 }
 

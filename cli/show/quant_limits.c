@@ -33,8 +33,8 @@ void tsr_update_limits_options(tsr_quant_limits *l, tsr_option *options)
 {
     const tsr_option own[] = {
         {"--min-survived", TSR_OPT_TEXT, &l->texts[TSR_LIMIT_SURVIVED], "X",
-         "smallest allowed share of an update that was stored, as survived in the report; below it the exit code is "
-         "1, and the output is kept (none)"},
+         "smallest allowed share, from 0 to 1, of an update that was stored, as survived in the report; below it the "
+         "exit code is 1, and the output is kept (none)"},
         {"--max-update-error", TSR_OPT_TEXT, &l->texts[TSR_LIMIT_UPDATE_ERROR], "X",
          "largest allowed relative_error of an update; from 1 on it is drowned by rounding (none)"},
         {0},
@@ -51,14 +51,15 @@ static double saturated_of(const tsr_quant_stats *row)
 
 static const struct {
     const char *option, *check, *key;
+    tsr_range range;
     double (*measure)(const tsr_quant_stats *row);
     bool is_least; /* smaller values are beyond the limit, not larger ones */
 } kLimits[TSR_QUANT_LIMITS] = {
-    {"--min-sqnr", "sqnr", "min_sqnr_db", tsr_quant_stats_sqnr, true},
-    {"--max-worst-block", "worst_block", "max_worst_block_error", tsr_quant_stats_worst_block, false},
-    {"--max-saturated", "saturated", "max_saturated", saturated_of, false},
-    {"--min-survived", "survived", "min_survived", tsr_merge_survived, true},
-    {"--max-update-error", "update_error", "max_update_error", tsr_quant_stats_relative_error, false},
+    {"--min-sqnr", "sqnr", "min_sqnr_db", TSR_ANY_NUMBER, tsr_quant_stats_sqnr, true},
+    {"--max-worst-block", "worst_block", "max_worst_block_error", TSR_FROM_ZERO, tsr_quant_stats_worst_block, false},
+    {"--max-saturated", "saturated", "max_saturated", TSR_FROM_ZERO, saturated_of, false},
+    {"--min-survived", "survived", "min_survived", TSR_SHARE, tsr_merge_survived, true},
+    {"--max-update-error", "update_error", "max_update_error", TSR_FROM_ZERO, tsr_quant_stats_relative_error, false},
 };
 
 static bool is_given(const tsr_quant_limits *l, size_t k)
@@ -81,11 +82,7 @@ static bool is_beyond(const tsr_quant_limits *l, size_t k, const tsr_quant_stats
 tsr_status tsr_quant_limits_parse(tsr_quant_limits *l, tsr_err *err)
 {
     for (size_t k = 0; k < TSR_QUANT_LIMITS; k++)
-        TSR_TRY(tsr_parse_number(kLimits[k].option, l->texts[k], &l->values[k], err));
-    for (size_t k = TSR_QUANT_LIMITS; k-- > 0;) {
-        if (!(l->values[k] >= 0) && (k == TSR_LIMIT_WORST_BLOCK || k == TSR_LIMIT_UPDATE_ERROR))
-            return tsr_fail(err, TSR_E_USAGE, "%s: must be at least 0", kLimits[k].option);
-    }
+        TSR_TRY(tsr_parse_number(kLimits[k].option, l->texts[k], kLimits[k].range, &l->values[k], err));
     return TSR_OK;
 }
 

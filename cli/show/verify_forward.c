@@ -29,9 +29,9 @@ void tsr_forward_options(tsr_option *options, tsr_forward_texts *texts)
          "embeddings (all)"},
         {"--tokens", TSR_OPT_TEXT, &texts->tokens, "FILE|random",
          "token ids (text, .npy, raw int32), text or .jsonl for the model's tokenizer, or random ids (random)"},
-        {"--batch", TSR_OPT_COUNT, &texts->sequences, "B", "number of sequences (random: 1; a file: all of it)"},
-        {"--count", TSR_OPT_COUNT, &texts->length, "N", "largest number of tokens in a sequence (64)"},
-        {"--devices", TSR_OPT_COUNT, &texts->devices, "N",
+        {"--batch", TSR_OPT_POSITIVE, &texts->sequences, "B", "number of sequences (random: 1; a file: all of it)"},
+        {"--count", TSR_OPT_POSITIVE, &texts->length, "N", "largest number of tokens in a sequence (64)"},
+        {"--devices", TSR_OPT_POSITIVE, &texts->devices, "N",
          "number of GPUs: half for each model, which share its weights; figures may differ slightly (1)"},
         {"--kl-by-layer", TSR_OPT_FLAG, &texts->kl_by_layer, NULL,
          "also compute the KL divergence after every layer, by the final norm and head, twice a layer"},
@@ -41,7 +41,7 @@ void tsr_forward_options(tsr_option *options, tsr_forward_texts *texts)
          "smallest SQNR of the hidden states and the logits (by format and depth)"},
         {"--max-kl", TSR_OPT_TEXT, &texts->max_kl, "X", "largest mean KL divergence, in nats (none)"},
         {"--min-top1", TSR_OPT_TEXT, &texts->min_top1, "X",
-         "smallest share of positions with the same most likely token (none)"},
+         "smallest share, from 0 to 1, of positions with the same most likely token (none)"},
         {0},
     };
     tsr_options_append(options, all);
@@ -63,15 +63,15 @@ static tsr_status parse_layers(const char *text, tsr_forward_request *r, tsr_err
 
 tsr_status tsr_forward_texts_parse(tsr_forward_request *r, const tsr_forward_texts *texts, tsr_err *err)
 {
-    if (texts->length == 0 || texts->sequences > MAX_TOKENS || texts->length > MAX_TOKENS)
-        return tsr_fail(err, TSR_E_USAGE, "--count (and --batch): from 1 to %d", MAX_TOKENS);
-    if (texts->devices == 0 || texts->devices > TSR_FORWARD_DEVICES)
-        return tsr_fail(err, TSR_E_USAGE, "--devices: from 1 to %d", TSR_FORWARD_DEVICES);
+    if (texts->sequences > MAX_TOKENS || texts->length > MAX_TOKENS)
+        return tsr_fail(err, TSR_E_USAGE, "--count, --batch: at most %d", MAX_TOKENS);
+    if (texts->devices > TSR_FORWARD_DEVICES)
+        return tsr_fail(err, TSR_E_USAGE, "--devices: at most %d", TSR_FORWARD_DEVICES);
     r->devices = (size_t)texts->devices;
     TSR_TRY(parse_layers(texts->layers, r, err));
-    TSR_TRY(tsr_parse_number("--min-stream", texts->min_stream, &r->limits.min_stream, err));
-    TSR_TRY(tsr_parse_number("--max-kl", texts->max_kl, &r->limits.max_kl, err));
-    TSR_TRY(tsr_parse_number("--min-top1", texts->min_top1, &r->limits.min_top1, err));
+    TSR_TRY(tsr_parse_number("--min-stream", texts->min_stream, TSR_ANY_NUMBER, &r->limits.min_stream, err));
+    TSR_TRY(tsr_parse_number("--max-kl", texts->max_kl, TSR_FROM_ZERO, &r->limits.max_kl, err));
+    TSR_TRY(tsr_parse_number("--min-top1", texts->min_top1, TSR_SHARE, &r->limits.min_top1, err));
     r->tokens = texts->tokens != NULL && strcmp(texts->tokens, "random") == 0 ? NULL : texts->tokens;
     r->sequences = texts->sequences > 0 ? texts->sequences : r->tokens == NULL ? 1 : MAX_TOKENS;
     r->length = texts->length;

@@ -89,8 +89,8 @@ static void append_scales(tsr_convert_job *a, tsr_option *options)
 static void append_layouts(tsr_convert_job *a, tsr_option *options)
 {
     const tsr_option ranks[] = {
-        {"--tp", TSR_OPT_COUNT, &a->tp, "N", "tp: number of tensor-parallel ranks"},
-        {"--mp", TSR_OPT_COUNT, &a->mp, "N", "deepseek-mp: number of ranks"},
+        {"--tp", TSR_OPT_POSITIVE, &a->tp, "N", "tp: number of tensor-parallel ranks"},
+        {"--mp", TSR_OPT_POSITIVE, &a->mp, "N", "deepseek-mp: number of ranks"},
         {"--keep-mtp", TSR_OPT_FLAG, &a->keep_mtp, NULL, "deepseek-mp: keep the multi-token prediction layers"},
         {0},
     };

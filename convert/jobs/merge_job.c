@@ -32,7 +32,7 @@ tsr_status tsr_merge_job_add(tsr_merge_job *job, const char *word, tsr_err *err)
                         "'%s' is one adapter too many: up to %d are merged at a time; PEFT's add_weighted_adapter with "
                         "combination_type \"cat\" makes one of several",
                         word, TSR_MERGE_ADAPTERS);
-    const bool given = equals != NULL && tsr_parse_number("LORA", equals + 1, &factor, NULL) == TSR_OK;
+    const bool given = equals != NULL && tsr_parse_number("LORA", equals + 1, TSR_ANY_NUMBER, &factor, NULL) == TSR_OK;
     if (given && factor == 0)
         return tsr_fail(err, TSR_E_USAGE, "'%s': a factor of 0 adds nothing", word);
     const char *const path = tsr_arena_dup(&job->words, word, given ? (size_t)(equals - word) : strlen(word));

@@ -44,6 +44,7 @@ static bool is_default(const tsr_option *o, const tsr_option *defaults)
     case TSR_OPT_CHOICE:
         return *(const int *)o->value == *(const int *)defaults->value;
     case TSR_OPT_COUNT:
+    case TSR_OPT_POSITIVE:
     case TSR_OPT_SIZE:
         return *(const uint64_t *)o->value == *(const uint64_t *)defaults->value;
     }

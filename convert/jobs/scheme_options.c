@@ -122,7 +122,7 @@ static tsr_status block_options(const tsr_scheme_arguments *a, tsr_quantize_opti
 static tsr_status read_scale(const char *option, const char *text, float *scale, tsr_err *err)
 {
     double value = 0;
-    TSR_TRY(tsr_parse_number(option, text, &value, err));
+    TSR_TRY(tsr_parse_number(option, text, TSR_ANY_NUMBER, &value, err));
     *scale = (float)value;
     if (!(*scale > 0) || !isfinite(*scale) || !isfinite(1 / *scale))
         return tsr_fail(err, TSR_E_USAGE, "%s %s: must be a positive number that FP32 can hold", option, text);

@@ -24,7 +24,7 @@ enum { IMPORTANCE = 1, GPTQ /* the words of --method */ };
 
 tsr_status tsr_weight_limits_parse(tsr_weight_limits *limits, const tsr_weight_limit_texts *texts, tsr_err *err)
 {
-    TSR_TRY(tsr_parse_number("--min-sqnr", texts->min_sqnr, &limits->min_sqnr, err));
+    TSR_TRY(tsr_parse_number("--min-sqnr", texts->min_sqnr, TSR_ANY_NUMBER, &limits->min_sqnr, err));
     if (texts->method == GPTQ && limits->max_misrounded != 0)
         return tsr_fail(err, TSR_E_USAGE, "--method gptq and --max-misrounded: give one of them");
     if (texts->method == GPTQ)
@@ -35,6 +35,7 @@ tsr_status tsr_weight_limits_parse(tsr_weight_limits *limits, const tsr_weight_l
         limits->max_int_cost = 0;
     }
     limits->asks_block_error = texts->max_block_error != NULL;
-    TSR_TRY(tsr_parse_number("--max-block-error", texts->max_block_error, &limits->max_block_error, err));
-    return tsr_parse_number("--max-cast-error", texts->max_cast_error, &limits->max_cast_error, err);
+    TSR_TRY(
+        tsr_parse_number("--max-block-error", texts->max_block_error, TSR_FROM_ZERO, &limits->max_block_error, err));
+    return tsr_parse_number("--max-cast-error", texts->max_cast_error, TSR_FROM_ZERO, &limits->max_cast_error, err);
 }

@@ -207,7 +207,7 @@ def test_a_small_update_is_drowned(tmp_path, tessera, quantize):
 
 @pytest.mark.parametrize("option, limit, beyond, words", [
     ("--max-update-error", "1", 5, ["update has a relative error of", "above the limit of 1"]), ("--max-update-error", "1e6", 0, []),
-    ("--min-survived", "0.999999", 1, ["of the update survived, below the limit of 0.999999"]), ("--min-survived", "-1000", 0, [])])
+    ("--min-survived", "0.999999", 1, ["of the update survived, below the limit of 0.999999"])])
 def test_limits_of_updates(tmp_path, tessera, quantize, option, limit, beyond, words):
     """The output is complete, and the exit code is 1 if an update exceeds the limit."""
     base = quantize(bf16_model(tmp_path / "src"), "--scheme", "int4-weight-only", "--group-size", "32")
@@ -226,7 +226,7 @@ def test_limits_of_updates(tmp_path, tessera, quantize, option, limit, beyond, w
 
 
 @pytest.mark.parametrize("options, words", [
-    (["--max-update-error", "-1"], ["--max-update-error: must be at least 0"]), (["--min-survived", "most"], ["--min-survived: 'most' is not a number"])])
+    (["--max-update-error", "-1"], ["--max-update-error: '-1' is not a number of at least 0"]), (["--min-survived", "most"], ["--min-survived: 'most' is not a number"])])
 def test_usage(tmp_path, tessera, options, words):
     harness.expect(tessera, ["merge", "base", "lora", *options, "-o", tmp_path / "dst"], 2, *words)
 

