@@ -18,6 +18,10 @@ void tsr_merge_result_print(const tsr_plan *plan, const tsr_quant_stats *rows)
     const tsr_quant_stats whole = tsr_merge_whole(plan, rows, &drowned);
     if (whole.elements == 0)
         return;
+    if (whole.sum_x2 == 0) {
+        tsr_print("no update: all updates are zero, as in an adapter that was not trained\n");
+        return;
+    }
     tsr_print("updates: %.2f %% survived rounding, relative error %.5f, %.2f %% of the elements lost\n",
               100 * tsr_merge_survived(&whole), tsr_quant_stats_relative_error(&whole),
               percent(whole.flushed, whole.nonzero));

@@ -14,7 +14,7 @@ static bool is_row(const tsr_step *step, const tsr_quant_stats *row)
 
 double tsr_merge_survived(const tsr_quant_stats *row)
 {
-    return row->sum_x2 > 0 ? row->sum_xy / row->sum_x2 : 1;
+    return row->sum_x2 > 0 ? row->sum_xy / row->sum_x2 : NAN;
 }
 
 bool tsr_merge_is_drowned(const tsr_quant_stats *row)
@@ -37,6 +37,7 @@ tsr_quant_stats tsr_merge_whole(const tsr_plan *plan, const tsr_quant_stats *row
 
 static void figures(tsr_text *t, const tsr_quant_stats *row)
 {
+    const bool any = row->sum_x2 > 0;
     tsr_json_member_u64(t, "elements", row->elements);
     tsr_json_member_u64(t, "updated", row->nonzero);
     tsr_json_member_u64(t, "lost", row->flushed);
@@ -44,8 +45,8 @@ static void figures(tsr_text *t, const tsr_quant_stats *row)
     tsr_json_member_number(t, "stored_norm", sqrt(row->sum_y2));
     tsr_json_member_number(t, "largest_update", row->amax);
     tsr_json_member_number(t, "survived", tsr_merge_survived(row));
-    tsr_json_member_number(t, "relative_error", tsr_quant_stats_relative_error(row));
-    tsr_json_member_number(t, "cosine", tsr_quant_stats_cosine(row));
+    tsr_json_member_number(t, "relative_error", any ? tsr_quant_stats_relative_error(row) : NAN);
+    tsr_json_member_number(t, "cosine", any ? tsr_quant_stats_cosine(row) : NAN);
 }
 
 static void scales(tsr_text *t, const tsr_merge_source *s)

@@ -4,7 +4,8 @@
  *   survived        sum xy / sum x^2: the share of the update that was stored; 1 if y = x
  *   relative_error  ||x - y|| / ||x||
  *   lost            the elements with x != 0 and y = 0
- * From a relative error of 1 on, the error is as large as the update. */
+ * From a relative error of 1 on, the error is as large as the update. An update of zeros has no such figures: they are
+ * null. */
 #pragma once
 
 #include "convert/plan/plan.h"
@@ -12,7 +13,7 @@
 /* The relative error from which an update is called drowned. */
 #define TSR_MERGE_DROWNED 1.0
 
-/* Returns the share that survived; 1 for an update of zeros. */
+/* Returns the share that survived; NaN for an update of zeros. */
 double tsr_merge_survived(const tsr_quant_stats *row);
 
 /* Returns true if the error of storing is at least as large as the update, which is not 0. */

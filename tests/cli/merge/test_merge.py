@@ -129,6 +129,18 @@ def test_an_update_that_bf16_cannot_hold_is_drowned(tmp_path, merge, tessera):
     harness.shows(tessera, ["merge", src, adapter, "-o", tmp_path / "again"], 0, "updates: ", "largest errors of updates:")
 
 
+def test_an_update_of_zeros_is_none(tmp_path, merge, tessera):
+    src, weights = base(tmp_path / "src")
+    a, b = oracle.factors(48, 70)
+    adapter = oracle.write(tmp_path / "lora", {Q: (a, np.zeros_like(b))})  # as before training
+    dst, result = merge(src, adapter)
+    assert same_bits(read(dst / "model.safetensors")[f"{Q}.weight"], weights[f"{Q}.weight"])
+    for row in (*result["updates"], result["whole"]):
+        assert row["survived"] is None and row["relative_error"] is None and row["update_norm"] == 0
+    harness.shows(tessera, ["merge", src, adapter, "-o", tmp_path / "again"], 0, "no update: all updates are zero")
+    harness.shows(tessera, ["report", tmp_path / "result.json"], 0, "tensors_merged 1")
+
+
 def test_threads_sets_and_a_second_run(tmp_path, tessera, merge):
     src, _ = base(tmp_path / "src", shapes=((3000, 1100), (520, 1030)), **{"lm_head.weight": random_weight((8, 70), 9).astype(BF16)})
     adapter = oracle.write(tmp_path / "lora", {Q: oracle.factors(3000, 1100, 16), UP: oracle.factors(520, 1030, 16)}, r=16)
