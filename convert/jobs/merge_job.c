@@ -7,6 +7,7 @@
 #include "formats/remote/address.h"
 #include "formats/remote/settings/hub_access.h"
 
+#include <errno.h>
 #include <limits.h>
 #include <stdio.h>
 #include <string.h>
@@ -43,26 +44,23 @@ tsr_status tsr_merge_job_add(tsr_merge_job *job, const char *word, tsr_err *err)
     return TSR_OK;
 }
 
-/* Rejects a folder that has no adapter. */
+/* Rejects a path that is not a directory with the files of an adapter. */
 static tsr_status check_adapter(const char *adapter, tsr_err *err)
 {
+    static const char *const kNames[] = {TSR_LORA_CONFIG_NAME, TSR_LORA_WEIGHTS_NAME};
     char path[PATH_MAX];
     struct stat st;
-    const int n = snprintf(path, sizeof path, "%s/" TSR_LORA_CONFIG_NAME, adapter);
-    if (n < 0 || (size_t)n >= sizeof path)
-        return tsr_fail(err, TSR_E_USAGE, "%s: the path is too long", adapter);
-    if (stat(path, &st) != 0)
+    for (size_t i = 0; i < sizeof kNames / sizeof *kNames; i++) {
+        TSR_TRY(tsr_join_path(path, adapter, kNames[i], err));
+        if (stat(path, &st) == 0)
+            continue;
+        const char *const why = strerror(errno);
+        const bool exists = errno == ENOENT && stat(adapter, &st) == 0;
         return tsr_fail(err, TSR_E_FORMAT,
-                        "%s: no " TSR_LORA_CONFIG_NAME
-                        " in it; name the directory of an adapter of PEFT: tessera merge "
-                        "BASE LORA -o OUT",
-                        adapter);
-    snprintf(path, sizeof path, "%s/" TSR_LORA_WEIGHTS_NAME, adapter);
-    if (stat(path, &st) != 0)
-        return tsr_fail(err, TSR_E_FORMAT,
-                        "%s: no " TSR_LORA_WEIGHTS_NAME " in it; PEFT's save_pretrained writes it, with "
-                        "safe_serialization for an adapter in adapter_model.bin",
-                        adapter);
+                        "%s: %s%s%s; an adapter is a directory with " TSR_LORA_CONFIG_NAME " and " TSR_LORA_WEIGHTS_NAME
+                        ", as PEFT's save_pretrained writes it with safe_serialization",
+                        adapter, exists ? "no " : why, exists ? kNames[i] : "", exists ? " in it" : "");
+    }
     return TSR_OK;
 }
 
