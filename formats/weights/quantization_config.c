@@ -422,9 +422,19 @@ static tsr_status read_method(tsr_pairing *p, tsr_json_text q, const char *path)
     size_t i = 0, n = sizeof kMethods / sizeof *kMethods;
     while (w->method != NULL && i < n && strcasecmp(w->method, kMethods[i].name) != 0)
         i++;
-    if (w->method == NULL || i == n)
-        return tsr_fail(p->err, TSR_E_UNSUPPORTED, "%s/" TSR_CONFIG_NAME ": %s: unsupported quant_method '%s'",
-                        p->c->path, path, w->method == NULL ? "" : w->method);
+    if (w->method == NULL || i == n) {
+        const bool named = w->method != NULL && *w->method != '\0';
+        char known[512];
+        for (size_t k = 0, at = 0; k < n; k++)
+            at += (size_t)snprintf(known + at, sizeof known - at, "%s%s", k == 0 ? "" : ", ", kMethods[k].name);
+        return tsr_fail(p->err, TSR_E_UNSUPPORTED,
+                        "%s/" TSR_CONFIG_NAME ": %s: %s%s%s; the methods that can be read: %s", p->c->path, path,
+                        named ? "unsupported quant_method '" : "quant_method is ",
+                        w->method == NULL ? "missing"
+                        : named           ? w->method
+                                          : "empty",
+                        named ? "'" : "", known);
+    }
     const char *const format = tsr_json_find_string(q.data, q.size, "scale_fmt", &w->arena);
     w->ue8m0 = format != NULL && strcmp(format, "ue8m0") == 0;
     if (tsr_json_get(q, "weight_block_size", &value) && kMethods[i].read != read_compressed_tensors) {

@@ -225,14 +225,15 @@ def test_plain_data_survives_quantizing(tmp_path, tessera):
     assert {name: (t[0], list(t[1]), t[2]) for name, t in got.items() if name in PLAIN} == PLAIN
 
 
-@pytest.mark.parametrize("method", ["awq", "gptq", "bitsandbytes", "mxfp4", "quark", "hqq"])
+@pytest.mark.parametrize("method", ["awq", "gptq", "bitsandbytes", "mxfp4", "quark", "hqq", ""])
 def test_methods_of_others_are_named(tmp_path, tessera, method):
     src, plain = write(tmp_path / "src", {}), write(tmp_path / "plain", {})
     config = json.loads((src / "config.json").read_text())
     (src / "config.json").write_text(json.dumps({**config, "quantization_config": {"quant_method": method}}))
     for command in COMMANDS.values():
         code, out, err = run(tessera, command, tmp_path, src, plain)
-        assert code == 3 and f"'{method}'" in err, f"{command}: exit {code}\n{out}{err}"
+        words = f"'{method}'" if method else "quantization_config: quant_method is empty; the methods that can be read: fp8, compressed-tensors"
+        assert code == 3 and words in err, f"{command}: exit {code}\n{out}{err}"
 
 
 @pytest.mark.parametrize("target", ["fastertransformer", "trtllm"])
