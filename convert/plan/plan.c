@@ -298,26 +298,52 @@ static bool is_listed(const char *name, const char *const *list)
     return list != NULL && *list != NULL;
 }
 
+static tsr_status copy_side_file(tsr_plan *plan, const char *folder, size_t i, tsr_err *err)
+{
+    const tsr_tensor side = tsr_checkpoint_side_file(plan->sources[0], i);
+    TSR_TRY(tsr_checkpoint_check_side_file(plan->sources[0], i, err));
+    const tsr_tensor *const in = tsr_plan_tensor(plan, &side);
+    const char *const name = tsr_arena_printf(&plan->arena, "%s%s", folder, side.name);
+    if (in == NULL || name == NULL)
+        return tsr_out_of_memory(err, "while planning");
+    TSR_TRY(tsr_plan_copy(plan, in, name, err));
+    return tsr_plan_raw_file(plan, name, false, err);
+}
+
 tsr_status tsr_plan_side_files(tsr_plan *plan, const char *folder, const char *glob, const char *const *except,
                                tsr_err *err)
 {
     const tsr_checkpoint *const source = plan->sources[0];
     for (size_t i = 0; i < source->n_side_files; i++) {
-        const tsr_tensor side = tsr_checkpoint_side_file(source, i);
-        if (!tsr_glob_match(glob, side.name) || is_listed(side.name, except))
+        const char *const name = tsr_checkpoint_side_file(source, i).name;
+        if (!tsr_glob_match(glob, name) || is_listed(name, except))
             continue;
         /* The block file belongs to the report, which is not copied either, unless a plan asks for it by name. */
-        if (strcmp(side.name, TSR_BLOCKS_NAME) == 0 && strcmp(glob, TSR_BLOCKS_NAME) != 0)
-            continue;
-        TSR_TRY(tsr_checkpoint_check_side_file(source, i, err));
-        const tsr_tensor *const in = tsr_plan_tensor(plan, &side);
-        const char *const name = tsr_arena_printf(&plan->arena, "%s%s", folder, side.name);
-        if (in == NULL || name == NULL)
-            return tsr_out_of_memory(err, "while planning");
-        TSR_TRY(tsr_plan_copy(plan, in, name, err));
-        TSR_TRY(tsr_plan_raw_file(plan, name, false, err));
+        if (strcmp(name, TSR_BLOCKS_NAME) != 0 || strcmp(glob, TSR_BLOCKS_NAME) == 0)
+            TSR_TRY(copy_side_file(plan, folder, i, err));
     }
     return TSR_OK;
+}
+
+tsr_status tsr_plan_files_beside(tsr_plan *plan, const char *const *except, tsr_err *err)
+{
+    const tsr_checkpoint *const source = plan->sources[0];
+    tsr_text left_out = {0};
+    tsr_status status = TSR_OK;
+    for (size_t i = 0; i < source->n_side_files && status == TSR_OK; i++) {
+        const char *const name = tsr_checkpoint_side_file(source, i).name;
+        if (tsr_listing_is_other_weights(name))
+            tsr_text_printf(&left_out, "%s%s", left_out.size == 0 ? "" : ", ", name);
+        else if (!is_listed(name, except) && strcmp(name, TSR_BLOCKS_NAME) != 0)
+            status = copy_side_file(plan, "", i, err);
+    }
+    if (status == TSR_OK && left_out.size > 0)
+        status = tsr_text_status(&left_out, err);
+    if (status == TSR_OK && left_out.size > 0)
+        status =
+            tsr_plan_warn(plan, err, "not copied, because they may hold the weights of the source: %s", left_out.data);
+    tsr_text_free(&left_out);
+    return status;
 }
 
 const tsr_plan_text *tsr_plan_config(const tsr_plan *plan)

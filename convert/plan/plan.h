@@ -383,11 +383,15 @@ size_t tsr_plan_sequences(const tsr_plan *plan);
 tsr_status tsr_plan_side_files(tsr_plan *plan, const char *folder, const char *glob, const char *const *except,
                                tsr_err *err);
 
+/* Adds a raw copy of every side file except those in `except`, for an output with other weights. Leaves out files that
+ * may hold the weights of the source in another format, and warns of them. */
+tsr_status tsr_plan_files_beside(tsr_plan *plan, const char *const *except, tsr_err *err);
+
 /* Adds FOLDER/model.safetensors.index.json for the safetensors files that the folder has so far, if there is more than
  * one or `always` is set. */
 tsr_status tsr_plan_index(tsr_plan *plan, const char *folder, bool always, tsr_err *err);
 
-/* Makes the files of a model from all steps: tsr_plan_pack, the side files except those in `except`, and the index. */
+/* Makes the files of a model from all steps: tsr_plan_pack, tsr_plan_files_beside, and the index. */
 tsr_status tsr_plan_model_files(tsr_plan *plan, uint64_t max_bytes, const char *const *except, tsr_err *err);
 
 /* Returns the config.json that the plan writes, or NULL. */

@@ -63,6 +63,6 @@ tsr_status tsr_plan_index(tsr_plan *plan, const char *folder, bool always, tsr_e
 tsr_status tsr_plan_model_files(tsr_plan *plan, uint64_t max_bytes, const char *const *except, tsr_err *err)
 {
     TSR_TRY(tsr_plan_pack(plan, "", max_bytes, err));
-    TSR_TRY(tsr_plan_side_files(plan, "", "*", except, err));
+    TSR_TRY(tsr_plan_files_beside(plan, except, err));
     return tsr_plan_index(plan, "", false, err);
 }

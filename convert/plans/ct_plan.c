@@ -249,7 +249,7 @@ static tsr_status make_plan(tsr_plan *plan, const void *options, tsr_decision *d
     TSR_TRY(tsr_plan_pack(plan, "", o->max_shard_bytes, err));
     TSR_TRY(tsr_plan_index(plan, "", form_of(o) == TSR_FORM_W8A8, err));
     TSR_TRY(plan_azp(plan, o, decisions, err));
-    TSR_TRY(tsr_plan_side_files(plan, "", "*", (const char *const[]){TSR_AZP_NAME, NULL}, err));
+    TSR_TRY(tsr_plan_files_beside(plan, (const char *const[]){TSR_AZP_NAME, NULL}, err));
     TSR_TRY(plan_config(plan, o, decisions, err));
     TSR_TRY(tsr_plan_state_kv_scales(plan, &o->kv, TSR_DIALECT_COMPRESSED_TENSORS, err));
     return tsr_plan_finish(plan, err);

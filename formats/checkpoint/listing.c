@@ -53,6 +53,19 @@ bool tsr_listing_is_manifest(const char *name)
     return known;
 }
 
+bool tsr_listing_is_other_weights(const char *name)
+{
+    static const char *const kEndings[] = {".bin", ".bin.index.json", ".pth",     ".ckpt", ".gguf",
+                                           ".h5",  ".h5.index.json",  ".msgpack", ".onnx", ".onnx_data"};
+    static const char *const kFolders[] = {"original/", "onnx/", "metal/"};
+    bool other = false;
+    for (size_t i = 0; i < sizeof kEndings / sizeof *kEndings; i++)
+        other = other || (is_top(name) && tsr_ends_with(name, kEndings[i]));
+    for (size_t i = 0; i < sizeof kFolders / sizeof *kFolders; i++)
+        other = other || strncmp(name, kFolders[i], strlen(kFolders[i])) == 0;
+    return other;
+}
+
 static bool ignored(const tsr_listing *l, const char *name)
 {
     bool any = false;

@@ -44,6 +44,10 @@ bool tsr_listing_is_index(const char *name);
  * .sigstore.json). */
 bool tsr_listing_is_manifest(const char *name);
 
+/* Returns true for a file beside safetensors that may hold the same weights for another program: pytorch_model.bin,
+ * model.gguf, and all in the folders original, onnx and metal. */
+bool tsr_listing_is_other_weights(const char *name);
+
 /* Writes DIR/NAME to `path`, which has PATH_MAX bytes. TSR_E_IO: it is longer than the system allows. */
 tsr_status tsr_join_path(char *path, const char *dir, const char *name, tsr_err *err);
 

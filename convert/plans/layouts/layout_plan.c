@@ -383,7 +383,7 @@ static tsr_status plan_trtllm(laying *l)
         TSR_TRY(plan_renamed(l, &l->weights.items[i]));
     TSR_TRY(plan_head(l));
     TSR_TRY(tsr_plan_file(l->plan, kRank0, l->err));
-    TSR_TRY(tsr_plan_side_files(l->plan, "", "*", (const char *const[]){TSR_LAYOUT_NAME, NULL}, l->err));
+    TSR_TRY(tsr_plan_files_beside(l->plan, (const char *const[]){TSR_LAYOUT_NAME, NULL}, l->err));
     TSR_TRY(plan_manifest(l));
     const tsr_trtllm_quantization quantization = {
         .algorithm = l->scheme.group != 0  ? "W4A16_GPTQ"

@@ -155,6 +155,24 @@ def test_side_files_in_folders(quantize, tmp_path):
     assert all(files[name].read_bytes() == content for name, content in contents.items())
 
 
+OTHER_WEIGHTS = ["flax_model.msgpack", "model-Q8.gguf", "onnx/model.onnx_data", "original/consolidated.00.pth", "pytorch_model.bin",
+                 "pytorch_model.bin.index.json", "tf_model.h5"]
+
+
+@pytest.mark.parametrize("command", [["quantize"], ["quantize", "--scheme", "int8-channel"], ["convert", "--to", "bf16"], ["convert", "--to", "archive"]])
+def test_weights_in_other_formats_are_not_copied(command, quantize, tessera, tmp_path):
+    """Only a conversion that keeps the weights keeps these files."""
+    src = save(tmp_path / "src", {DOWN: np.ones((5, 128), np.float32)})
+    src = quantize(src) if "bf16" in command else src
+    for name in OTHER_WEIGHTS:
+        (src / name).parent.mkdir(exist_ok=True)
+        (src / name).write_text("{}")
+    err = harness.expect(tessera, [command[0], src, "-o", tmp_path / "dst", *command[1:]], 0)
+    kept = [name for name in OTHER_WEIGHTS if (tmp_path / "dst" / name).exists()]
+    assert kept == (OTHER_WEIGHTS if "archive" in command else [])
+    assert (f"not copied, because they may hold the weights of the source: {', '.join(OTHER_WEIGHTS)}\n" in err) == (kept == []), err
+
+
 def test_ignored_files_are_absent(quantize, tmp_path):
     src = save(tmp_path / "src", {DOWN: np.ones((5, 5), np.float32)})
     (src / "consolidated.safetensors").write_bytes(b"another copy")
