@@ -441,8 +441,9 @@ static tsr_status survey_scales(tsr_contents *s, const tsr_checkpoint *c, tsr_er
             status = read_scales(&r, &s->weights.items[i], err);
     }
     if (status == TSR_OK) {
-        const tsr_scale_stats *const k = &s->scale_stats;
-        s->scale_stats.median = median(r.bins, k->count - k->zero - k->negative - k->nonfinite);
+        tsr_scale_stats *const k = &s->scale_stats;
+        const double usual = median(r.bins, k->count - k->zero - k->negative - k->nonfinite);
+        k->median = fmin(fmax(usual, k->min), k->max); /* a bin begins below its values */
         judge_scales(s);
         judge_outliers(&r);
     }

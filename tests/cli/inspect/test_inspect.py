@@ -61,6 +61,12 @@ def test_facts(kind, options, checkpoint, quantize, inspect):
     check_quantization(got["quantization"], tensors, options)
 
 
+def test_the_median_of_equal_scales(quantize, inspect, tmp_path):
+    src = save(tmp_path / "src", {"model.layers.0.mlp.down_proj.weight": np.full((128, 256), 0.1, np.float32)})
+    stats = inspect(quantize(src))[1]["quantization"]["scale_stats"]
+    assert stats["count"] == 2 and stats["min"] == stats["median"] == stats["max"]
+
+
 def check_quantization(got, tensors, options):
     scales = [np.frombuffer(t[2], np.float32) for name, t in tensors.items() if re.search("_scale(_inv)?$", name)]
     assert got["weights"] == len(scales)
