@@ -85,11 +85,12 @@ void tsr_print_next(const char *src_path, const char *dst_path, bool partial, co
 {
     const bool bare = plan->sources[0]->config == NULL && !has_config(plan);
     /* If files of SRC were left out, the rest cannot be compared with all of SRC. */
-    const char *p = plan->next != NULL      ? plan->next
-                    : partial               ? "tessera inspect DST"
-                    : plan->factors != NULL ? "tessera verify DST --against SRC --method gptq"
-                    : plan->n_weighted > 0  ? "tessera verify DST --against SRC --method importance"
-                                            : "tessera verify DST --against SRC";
+    static const char kVerify[] = "tessera verify DST --against SRC";
+    const char *p = plan->next != NULL ? plan->next : partial ? "tessera inspect DST" : kVerify;
+    const char *const method = strncmp(p, kVerify, sizeof kVerify - 1) != 0 ? ""
+                               : plan->factors != NULL                      ? " --method gptq"
+                               : plan->n_weighted > 0                       ? " --method importance"
+                                                                            : "";
     if (bare)
         tsr_print("no config.json beside a single file, and loaders need one\n");
     if (bare && (plan->next == NULL || plan->n_files != 1))
@@ -109,5 +110,5 @@ void tsr_print_next(const char *src_path, const char *dst_path, bool partial, co
         tsr_print_path(word);
         p += n;
     }
-    tsr_print("\n");
+    tsr_print("%s\n", method);
 }

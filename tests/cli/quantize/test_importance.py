@@ -160,15 +160,17 @@ def test_rules(quantize, tessera, tmp_path):
 
 
 def test_convert(quantize, tessera, tmp_path):
-    """The source is FP8. No BF16 is written."""
+    """The source is FP8, whose config.json states no block. No BF16 is written."""
     src, weights = mx.model(tmp_path / "src")
     path = files.as_json(tmp_path / "i.json", {m: drawn(w.shape[1], i) for i, (m, w) in enumerate(weights.items())})
-    fp8 = quantize(src, "--scheme", "fp8-channel")
+    fp8 = quantize(src)
+    (fp8 / "config.json").write_text((fp8 / "config.json").read_text().replace("weight_block_size", "no_block_size"))
     codes = {}
     for name, words in {"weighted": ["--importance", path], "plain": ["--scales", "best"]}.items():
-        harness.succeed(tessera, ["convert", fp8, "-o", tmp_path / name, "--to", "nvfp4-weight-only", *words])
+        out = harness.succeed(tessera, ["convert", fp8, "-o", tmp_path / name, "--to", "nvfp4-weight-only", "--source-block", "128x128", *words])
+        assert ("--source-block 128x128 --method importance" in out) == ("--importance" in words), out
         codes[name] = load(tmp_path / name)
-    key = "model.layers.0.mlp.up_proj.weight_scale"
+    key = next(name for name in codes["plain"] if name.endswith(".weight_scale"))
     assert not np.array_equal(codes["weighted"][key].view(np.uint8), codes["plain"][key].view(np.uint8))
     assert all("weighted_sqnr_db" in row for row in report_rows(tmp_path / "weighted").values())
 
