@@ -82,7 +82,8 @@ typedef struct eliminating {
     const tsr_hessian_factor *factor;
     const unsigned char *h;
     const char *what;         /* for messages */
-    double mean, added;       /* of the diagonal; to the diagonal */
+    double mean;              /* mean of the diagonal */
+    double added;             /* to the diagonal */
     double *a;                /* [positions][positions]: the lower triangle of H, then that of R^T */
     double *packed, *negated; /* [tiles][BLOCK][TILE] */
     size_t first, width;      /* columns that are eliminated now */
