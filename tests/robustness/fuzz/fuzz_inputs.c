@@ -429,7 +429,7 @@ static void parse_options(const char *text, size_t size)
     double number = 1;
     if (tsr_parse_block("--block", argv[0], &block, NULL) == TSR_OK && (block.rows == 0 || block.cols == 0))
         abort();
-    if (tsr_parse_number("--bits", argv[0], &number, NULL) == TSR_OK && !isfinite(number))
+    if (tsr_parse_number("--bits", argv[0], TSR_ANY_NUMBER, &number, NULL) == TSR_OK && !isfinite(number))
         abort();
     free(copy);
 }
