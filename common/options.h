@@ -16,7 +16,8 @@ typedef enum tsr_option_kind {
     TSR_OPT_CHOICE,   /* int: the index of the word in `choices` */
     TSR_OPT_COUNT,    /* uint64_t: a plain decimal number without leading zeros, or 0x and hexadecimal digits */
     TSR_OPT_POSITIVE, /* the same, at least 1 */
-    TSR_OPT_SIZE, /* uint64_t: at least one byte, with k/M/G/T (powers of 1000) or Ki/Mi/Gi/Ti (powers of 1024), B optional */
+    TSR_OPT_SIZE,     /* uint64_t: bytes, at least 1, with k/M/G/T (powers of 1000) or Ki/Mi/Gi/Ti (powers of 1024), B
+                       * optional */
 } tsr_option_kind;
 
 typedef struct tsr_list {

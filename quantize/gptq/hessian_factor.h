@@ -27,10 +27,10 @@ const double *tsr_hessian_ratios(const tsr_hessian_factor *factor, size_t tile);
 uint64_t tsr_hessian_factor_bytes(size_t cols);
 uint64_t tsr_hessian_factor_work_bytes(size_t cols);
 
-/* Computes the factor of h, FP32 [cols, cols], symmetric up to rounding; it may be unaligned. The damping is
- * 0.01; if H is not positive definite with it, ten times as much is tried, up to 10. The result does not depend on
- * `threads` or on the instruction set. TSR_E_VALUE: H has NaN or Inf, or a diagonal of zeros or with negative values, or
- * is not symmetric, or is no Hessian. `what` names it in messages. The caller frees *factor. */
+/* Computes the factor of h, FP32 [cols, cols], symmetric up to rounding; it may be unaligned. The damping is 0.01; if H
+ * is not positive definite with it, ten times as much is tried, up to 10. The result does not depend on `threads` or on
+ * the instruction set. TSR_E_VALUE: H has NaN or Inf, or a diagonal of zeros or with negative values, or is not
+ * symmetric, or is no Hessian. `what` names it in messages. The caller frees *factor. */
 tsr_status tsr_hessian_factorize(tsr_hessian_factor *factor, const unsigned char *h, size_t cols, const char *what,
                                  const tsr_cpu_kernels *kernels, uint64_t threads, tsr_err *err);
 

@@ -134,7 +134,8 @@ DOCUMENTS = [
     {"weight_map": {"a": "b", "ü": "\t\"\\/"}, "metadata": {"total_size": 2**53 + 1}}, [1, -0.0, 1.5e300, True, False, None, "", {}, [[]]], "text", 17,
 ]
 TOKENS = [b"{", b"}", b"[", b"]", b",", b":", b'"', b'"a"', b'"\\u00e9"', b'"\\ud83d\\ude00"', b'"\\ud83d"', b'"\\udc00\\ud83d"', b'"\\u0000"', b'"\\x"', b"\\", b"1", b"-",
-          b"0", b"01", b"1.", b".5", b"1e5", b"1E+", b"-0", b"1e-400", b"true", b"false", b"null", b"nul", b"NaN", b"Infinity", b"-Infinity", b"-NaN", b" ", b"\n", b"\t", b"\r", b"\v", b"\x0c", b"\xc2\xa0",
+          b"0", b"01", b"1.", b".5", b"1e5", b"1E+", b"-0", b"1e-400", b"true", b"false", b"null", b"nul",
+          b"NaN", b"Infinity", b"-Infinity", b"-NaN", b" ", b"\n", b"\t", b"\r", b"\v", b"\x0c", b"\xc2\xa0",
           b"\xef\xbb\xbf", b"\xff", b"\xc0\x80", b"\xed\xa0\x80", b"\xf4\x90\x80\x80", b'"\x1f"', b'"\x7f"', b"//", b"'a'", b"\0", "\u2028".encode()]
 
 
